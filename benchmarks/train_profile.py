@@ -103,7 +103,7 @@ def main() -> None:
         recipe = load_recipe(str(folder / "recipe-for-training.toml"))
         workers = Workers.start("cpu", arguments.precision, arguments.threads)
         state = TrainingState.new(recipe.model, recipe.training, (8000, 8000), workers.device)
-        updates = loop.train_updates(state, PairData(folder / "data" / "train"), recipe.training, workers)
+        updates = loop.train_updates(state, PairData(folder / "data" / "train"), workers)
         for _ in range(3):
             next(updates)
         plain = [next(updates) for _ in range(arguments.updates)]

@@ -155,7 +155,7 @@ def _hardware(
     from nmtkit.training.prediction import Hardware
     from nmtkit.training.state import TrainingState
 
-    training, precision = recipe.training, recipe.training.precision
+    precision = recipe.training.precision
     if device_type is not None and rate is not None:
         return Hardware.stated(device_type.lower(), precision, devices, rate * 1e12, mfu=mfu)
     if device_type is not None and device_type.lower() != "cpu":
@@ -164,9 +164,8 @@ def _hardware(
     workers = Workers.start((device_type or "auto").lower(), precision, threads_each(devices), for_training=True)
     if workers.device.type != "cpu" or recipe.model.has_actions:  # no ids, of which a trial is made
         return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)
-    chosen, rates = try_precision(
-        TrainingState.new(recipe.model, training, vocab_sizes, workers.device), training, workers
-    )
+    state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
+    chosen, rates = try_precision(state, workers)
     return Hardware.here(workers.device, chosen, devices, mfu=mfu, reached=rates[chosen])
 
 

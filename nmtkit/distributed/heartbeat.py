@@ -5,7 +5,6 @@ the others. So a process that was killed, hangs or lost its machine is detected,
 it saves) keeps counting. A failing process writes its error to the store for the others.
 """
 
-import os
 import secrets
 import threading
 import time
@@ -13,8 +12,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
-
-from nmtkit.console import log
 
 INTERVAL_SECONDS = 1.0
 SILENCE_SECONDS = 40.0
@@ -164,10 +161,3 @@ def meet(store: Store, rank: int, num_processes: int) -> str:
 
 def _key(rank: int) -> str:
     return f"heartbeat/{rank}"
-
-
-def end_process(message: str, code: int) -> None:
-    """End this process from a thread, while its main thread waits in an exchange that never ends."""
-    if message:
-        log.error("%s", message)
-    os._exit(code)

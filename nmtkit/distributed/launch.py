@@ -106,12 +106,12 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
         The process to blame, if one failed, and whether it hung.
     """
     while any(child.poll() is None for child in children):
-        codes = _codes(children)
+        codes = [child.poll() for child in children]
         # 130 and 143 are orderly ends after a signal that was passed on.
         if any(code not in (None, 0, 130, 143) for code in codes):
             killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
             time.sleep(_SECONDS_FOR_ERRORS)  # time for the first process to report an error that all have
-            codes = _codes(children)
+            codes = [child.poll() for child in children]
             for child in children:
                 if child.poll() is None:
                     child.terminate()
@@ -119,11 +119,7 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
             wait_or_kill(children, 5 if blamed[1] else 30)
             return blamed
         time.sleep(0.1)
-    return _to_blame(_codes(children))
-
-
-def _codes(children: list[subprocess.Popen[bytes]]) -> list[int | None]:
-    return [child.poll() for child in children]
+    return _to_blame([child.poll() for child in children])
 
 
 def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:

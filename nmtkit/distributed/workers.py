@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.console import counted, environment_number, log
 from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_primitive_cache, set_threads
-from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, end_process, meet
+from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
 from nmtkit.errors import NmtkitError, PeerLostError
 
 PEER_LOST = 75
@@ -226,8 +226,14 @@ class Workers:
             gathered: list[Any] = gather_object(values)
         return gathered
 
-    def raise_together(self, fault: NmtkitError | None) -> None:
-        """Raise NmtkitError on every process if one of them has an error."""
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Raise NmtkitError on every process if the block raises it on one of them."""
+        fault: NmtkitError | None = None
+        try:
+            yield
+        except NmtkitError as error:
+            fault = error
         messages = [each for each in self.gather([str(fault) if fault else None]) if each is not None]
         if messages:
             raise fault or NmtkitError(messages[0])
@@ -293,10 +299,10 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise NmtkitError(f"cannot meet the other processes through {place}: {_in_short(error)}") from None
 
-    def end(message: str) -> None:
-        if is_launched():
-            end_process("", PEER_LOST)
-        end_process(f"process {rank}: {going_on(message)}", 1)
+    def end(message: str) -> None:  # from a thread, while the main thread waits in an exchange that never ends
+        if not is_launched():
+            log.error("process %d: %s", rank, going_on(message))
+        os._exit(PEER_LOST if is_launched() else 1)
 
     return rank, num_processes, state.device, Heartbeat(PrefixStore(name, own_store), rank, num_processes, end)
 

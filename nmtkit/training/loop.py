@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, row_lengths, share_update
@@ -118,7 +118,6 @@ class PlannedUpdate:
 def train_updates(
     state: TrainingState,
     training_pairs: TrainingPairs,
-    training: TrainingConfig,
     workers: Workers,
     local_flags: Callable[[], list[float]] = list,
 ) -> Iterator[Update]:
@@ -134,7 +133,7 @@ def train_updates(
             run began with.
         NmtkitError: the device has too little memory for a single pair.
     """
-    loss_of = training_loss(training, state.model.config)
+    training, loss_of = state.training, training_loss(state)
     if training.compile:
         loss_of = CompiledLoss(loss_of, state.model)
     reported: Indices = np.zeros(0, np.int64)  # pairs too long for an update
@@ -155,10 +154,10 @@ def train_updates(
         if progress.pairs_done and ends[index - 1] != progress.pairs_done:
             raise DataError(f"{data.folder}: not the data this run began with; put them back, or use another --run-dir")
         while index < len(plan.updates) and state.progress is progress:
-            limit = tokens_per_pass(state, training, workers)
+            limit = tokens_per_pass(state, workers)
             with closing(_planned(data, plan.updates[index:], limit, workers)) as planned:
                 for ahead in planned:
-                    update = _update(state, data, ahead, training, workers, loss_of, local_flags)
+                    update = _update(state, data, ahead, workers, loss_of, local_flags)
                     update.ends_epoch = index == len(plan.updates) - 1
                     if isinstance(loss_of, CompiledLoss):
                         loss_of.report(update.step)
@@ -169,12 +168,13 @@ def train_updates(
                     count_skipped(progress, update.skipped, workers.precision)
                     index += 1
                     yield update
-                    if state.progress is not progress or tokens_per_pass(state, training, workers) != limit:
+                    if state.progress is not progress or tokens_per_pass(state, workers) != limit:
                         break  # the batches made ahead are of another position, or cut by the old limit
 
 
-def training_loss(training: TrainingConfig, model: ModelConfig) -> Loss:
+def training_loss(state: TrainingState) -> Loss:
     """Return the loss of a recipe, not compiled."""
+    training, model = state.training, state.model.config
     if (own := own_loss(model, training.source_loss)) is not None:
         return own
     if training.r_drop:
@@ -185,13 +185,9 @@ def training_loss(training: TrainingConfig, model: ModelConfig) -> Loss:
 def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
     """Return the plan of an epoch; the latest one is cached."""
     return plan_of_epoch(
-        data,
-        training.tokens_per_update,
-        training.seed,
-        epoch,
-        training.lengths_per_update,
+        data, training.tokens_per_update, training.seed, epoch, training.lengths_per_update,
         training.sequences_per_update,
-    )
+    )  # fmt: skip
 
 
 def _planned(
@@ -214,9 +210,9 @@ def _planned(
     return work_ahead(make(), UPDATES_AHEAD) if on_cuda else make()
 
 
-def tokens_per_pass(state: TrainingState, training: TrainingConfig, workers: Workers) -> int:
+def tokens_per_pass(state: TrainingState, workers: Workers) -> int:
     """Return the size limit of micro-batches: that of the run if fixed, else of the recipe, else of the device."""
-    return state.progress.tokens_per_pass or training.tokens_per_pass or workers.tokens_per_pass
+    return state.progress.tokens_per_pass or state.training.tokens_per_pass or workers.tokens_per_pass
 
 
 def lower_limit(limit: int) -> int:
@@ -255,26 +251,22 @@ class MicroBatch:
 
 
 def run_micro_batch(
-    state: TrainingState, batch: Batch, target_tokens: int, training: TrainingConfig, workers: Workers, loss_of: Loss
+    state: TrainingState, batch: Batch, target_tokens: int, workers: Workers, loss_of: Loss | None = None
 ) -> Tensor:
     """Run forward and backward, and return the sums of loss and nll, in nats, on the device [2].
 
     The loss is divided by the target tokens of the whole update, so that micro-batches and processes add up to one
     large batch.
     """
+    loss_of = loss_of or training_loss(state)
     with workers.autocast():
-        loss, nll = loss_of(state.model, batch.to(workers.device), training.label_smoothing)
+        loss, nll = loss_of(state.model, batch.to(workers.device), state.training.label_smoothing)
     (loss / target_tokens * loss_scale(state, workers)).backward()
     return torch.stack([loss.detach(), nll.detach()])
 
 
 def _add_up_gradients(
-    state: TrainingState,
-    data: PairData,
-    planned: PlannedUpdate,
-    training: TrainingConfig,
-    workers: Workers,
-    loss_of: Loss,
+    state: TrainingState, data: PairData, planned: PlannedUpdate, workers: Workers, loss_of: Loss
 ) -> tuple[list[Tensor], int]:
     """Run this process' micro-batches of an update; nothing in here waits for another process.
 
@@ -297,10 +289,10 @@ def _add_up_gradients(
         failed = None
         for each in micro_batches:
             batch = planned.batches[each.number] if each.half == 1 else make_batch(data, each.pairs)
-            seed = micro_batch_seed(training.seed, step, workers.rank, each.number, rollbacks, half=each.half)
+            seed = micro_batch_seed(state.training.seed, step, workers.rank, each.number, rollbacks, half=each.half)
             torch.manual_seed(seed)
             try:
-                sums.append(run_micro_batch(state, batch, target_tokens, training, workers, loss_of))
+                sums.append(run_micro_batch(state, batch, target_tokens, workers, loss_of))
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -333,7 +325,6 @@ def _update(
     state: TrainingState,
     data: PairData,
     planned: PlannedUpdate,
-    training: TrainingConfig,
     workers: Workers,
     loss_of: Loss,
     local_flags: Callable[[], list[float]],
@@ -342,29 +333,29 @@ def _update(
     begun = time.monotonic()
     step = state.progress.step + 1
     state.model.train()
-    micro_batch_sums, num_failures = _add_up_gradients(state, data, planned, training, workers, loss_of)
+    micro_batch_sums, num_failures = _add_up_gradients(state, data, planned, workers, loss_of)
     workers.sum_gradients(state.trained_parameters)
-    rate = learning_rate(step, training, state.model.config.d_model)
+    rate = learning_rate(step, state.training, state.model.config.d_model)
     sums = torch.zeros(2, dtype=workers.widest_float, device=workers.device)  # of loss and nll
     for each in micro_batch_sums:
         sums += each
     own = torch.tensor([float(num_failures), *local_flags()], dtype=sums.dtype).to(workers.device, non_blocking=True)
     shared = workers.sum(torch.cat([sums, own]))
-    norm = step_optimizer(state, shared[0], rate, training, workers)
+    norm = step_optimizer(state, shared[0], rate, workers)
 
     loss, nll, failures, *flags, gradient_norm = torch.cat([shared, norm.to(shared).reshape(1)]).tolist()
     skipped = reason_to_skip(loss, gradient_norm, workers.precision)
     micro_batches = [pairs for share in planned.shares for pairs in share]
     if failures:
-        limit = min(max(micro_batch_size(data, p) for p in micro_batches), tokens_per_pass(state, training, workers))
+        limit = min(max(micro_batch_size(data, p) for p in micro_batches), tokens_per_pass(state, workers))
         state.progress.tokens_per_pass = lower_limit(limit)  # equal in all processes, as the sums are shared
         log.warning(
             "update %d: out of memory with micro-batches of %s tokens; they were halved, and the update is unchanged; "
             "from now on they have at most %s tokens, which changes only the dropout masks",
             step, f"{limit:,}", f"{state.progress.tokens_per_pass:,}",
         )  # fmt: skip
-    config, factor = state.model.config, training_factor(training)
-    counters = update_work(state, data.sequence_lengths(planned.pairs), training)
+    config, factor = state.model.config, training_factor(state.training)
+    counters = update_work(state, data.sequence_lengths(planned.pairs))
     counters.target_tokens = int(data.target_lengths[planned.pairs].sum())
     counters.flops_padding = factor * padding_flops(config, data.source_lengths, data.target_lengths, micro_batches)
     return Update(
@@ -384,9 +375,7 @@ def _update(
     )
 
 
-def step_optimizer(
-    state: TrainingState, loss: Tensor, rate: float, training: TrainingConfig, workers: Workers
-) -> Tensor:
+def step_optimizer(state: TrainingState, loss: Tensor, rate: float, workers: Workers) -> Tensor:
     """Clip the gradients and update weights and moving average; if loss or gradient are not finite, nothing changes.
 
     Loss and gradients are sums over all processes, so all processes decide alike. The decision is made on the device,
@@ -402,7 +391,7 @@ def step_optimizer(
                 parameter.grad.div_(scale)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    norm = torch.nn.utils.clip_grad_norm_(trained, training.gradient_clip_norm or float("inf"))
+    norm = torch.nn.utils.clip_grad_norm_(trained, state.training.gradient_clip_norm or float("inf"))
     is_finite = torch.isfinite(norm) & torch.isfinite(loss)
     with holding_model():  # the first step allocates the optimizer's state
         step_if(is_finite, state.optimizer)
@@ -415,9 +404,9 @@ def loss_scale(state: TrainingState, workers: Workers) -> float:
     return state.progress.loss_scale if workers.precision == "fp16" else 1.0
 
 
-def update_work(state: TrainingState, lengths: tuple[Indices, Indices], training: TrainingConfig) -> Counters:
+def update_work(state: TrainingState, lengths: tuple[Indices, Indices]) -> Counters:
     """Return the counters of the forward and backward passes over sequences with these lengths of source and target."""
-    model, factor, has_source_loss = state.model, training_factor(training), training.source_loss > 0
+    model, factor, has_source_loss = state.model, training_factor(state.training), state.training.source_loss > 0
     vocab, head_size = model.output_embedding.size(0), model.head_size
     return forward_flops(model.config, vocab, *lengths, factor, source_outputs=has_source_loss, head_size=head_size)
 

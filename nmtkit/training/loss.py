@@ -9,7 +9,7 @@ CompiledLoss    either of them with the model's layers compiled by torch.compile
 
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class ChunkedLogits:
     fresh memory costs as much time as what is computed into it.
 
     Attributes:
+        dtype: type of the logits, at least float32.
         states_gradient: gradient of the states, for the chunks passed to `backward` so far [tokens, width].
         table_gradient: gradient of the table, summed over them [vocab, width].
     """
@@ -63,14 +64,9 @@ class ChunkedLogits:
         at_once = _LOGITS_AT_ONCE["cpu" if device.type == "cpu" else "other"]
         self._rows = max(1, min(len(states), at_once // (vocab * share)))
         self._products = torch.empty(self._rows, vocab, dtype=dtype, device=device)
-        exact = torch.promote_types(table.dtype, torch.float32)
-        self._exact = self._products if exact == dtype else torch.empty_like(self._products, dtype=exact)
+        self.dtype = torch.promote_types(table.dtype, torch.float32)
+        self._exact = self._products if dtype == self.dtype else torch.empty_like(self._products, dtype=self.dtype)
         self._chunk_of_table = torch.empty_like(self._matrix)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the logits: at least float32."""
-        return self._exact.dtype
 
     def chunks(self) -> Iterator[slice]:
         """Yield the slices of the tokens."""
@@ -378,11 +374,10 @@ def compile_cost() -> tuple[int, float]:
     """Return how many functions torch has compiled in this process, and in how many seconds, since the first call."""
     from torch._dynamo.callback import callback_handler, on_compile_end, on_compile_start
 
-    clock = _clock()
-    if clock.start not in callback_handler.start_callbacks:  # torch forgets them when its compiler is reset
-        on_compile_start(clock.start)
-        on_compile_end(clock.end)
-    return clock.compiled, clock.seconds
+    if _CLOCK.start not in callback_handler.start_callbacks:  # torch forgets them when its compiler is reset
+        on_compile_start(_CLOCK.start)
+        on_compile_end(_CLOCK.end)
+    return _CLOCK.compiled, _CLOCK.seconds
 
 
 class _Clock:
@@ -401,6 +396,4 @@ class _Clock:
         self.seconds += time.monotonic() - self._begun
 
 
-@cache
-def _clock() -> _Clock:
-    return _Clock()
+_CLOCK = _Clock()

@@ -30,7 +30,6 @@ from nmtkit.training.loop import (
     shares_of,
     step_optimizer,
     too_large,
-    training_loss,
     update_work,
 )
 from nmtkit.training.state import TrainingState
@@ -77,9 +76,7 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     return [most_tokens] if most_tokens is most_attention else [most_tokens, most_attention]
 
 
-def settle_tokens_per_pass(
-    state: TrainingState, training_pairs: TrainingPairs, training: TrainingConfig, workers: Workers
-) -> None:
+def settle_tokens_per_pass(state: TrainingState, training_pairs: TrainingPairs, workers: Workers) -> None:
     """Settle the limit of micro-batches, test the heaviest ones, and log the average update.
 
     The limit becomes part of the run's progress, and so of its resume states, since dropout depends on it. It is the
@@ -88,7 +85,7 @@ def settle_tokens_per_pass(
     Raises:
         NmtkitError: the memory of a device is too small for a single pair.
     """
-    progress = state.progress
+    progress, training = state.progress, state.training
     data = training_pairs.of_epoch(progress.epoch)
     plan = plan_of(data, training, progress.epoch)
     if not plan.updates:
@@ -98,14 +95,14 @@ def settle_tokens_per_pass(
     elif training.tokens_per_pass:
         limit, origin = training.tokens_per_pass, "set in the recipe"
     elif workers.device.type == "cuda":
-        limit, origin = _fit_to_memory(state, data, plan, training, workers), "fitted to the device's memory"
+        limit, origin = _fit_to_memory(state, data, plan, workers), "fitted to the device's memory"
     else:
         limit, origin = workers.tokens_per_pass, "default for the device"
     while True:
         heaviest = heaviest_micro_batches(plan, data, limit, workers.num_processes)
         if workers.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(workers.device)  # the prediction reports the peak from here on
-        failed = _try(state, data, heaviest, training, workers)
+        failed = _try(state, data, heaviest, workers)
         all_failed = [pairs for pairs in workers.gather([failed]) if pairs is not None]
         if not all_failed:
             break
@@ -144,9 +141,7 @@ def _report_plan(
     )  # fmt: skip
 
 
-def first_update_rate(
-    state: TrainingState, training_pairs: TrainingPairs, training: TrainingConfig, workers: Workers
-) -> float | None:
+def first_update_rate(state: TrainingState, training_pairs: TrainingPairs, workers: Workers) -> float | None:
     """Measure the FLOP/s of this process in the first update, while all processes are busy with it.
 
     Its micro-batches are timed for about TRIED_SECONDS, and the rest by their rate; the exchange of gradients and the
@@ -156,16 +151,16 @@ def first_update_rate(
         None where this process has no micro-batch.
     """
     data = training_pairs.of_epoch(0)
-    plan = plan_of(data, training, 0)
+    plan = plan_of(data, state.training, 0)
     if not plan.updates:
         return None
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
     for pairs in shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
-        flops = update_work(state, data.sequence_lengths(pairs), training).flops
+        flops = update_work(state, data.sequence_lengths(pairs)).flops
         all_flops += flops
         if tried_seconds <= TRIED_SECONDS:
             begun = time.perf_counter()
-            _try(state, data, [pairs], training, workers)
+            _try(state, data, [pairs], workers)
             tried_seconds += time.perf_counter() - begun
             tried_flops += flops
     trial = copy.deepcopy(state)
@@ -175,28 +170,18 @@ def first_update_rate(
     for _ in range(2):  # the first one allocates the optimizer's state
         begun = time.perf_counter()
         workers.sum_gradients(trial.trained_parameters)
-        step_optimizer(trial, torch.zeros((), device=workers.device), 0.0, training, workers)
+        step_optimizer(trial, torch.zeros((), device=workers.device), 0.0, workers)
         step_seconds = time.perf_counter() - begun
     return all_flops / (tried_seconds * all_flops / tried_flops + step_seconds) if tried_flops else None
 
 
-def _try(
-    state: TrainingState, data: PairData, micro_batches: list[Indices], training: TrainingConfig, workers: Workers
-) -> Indices | None:
+def _try(state: TrainingState, data: PairData, micro_batches: list[Indices], workers: Workers) -> Indices | None:
     """Run forward and backward and discard the results; return the micro-batch for which memory was too small."""
     failed = None
     with leaving_no_trace(state, workers):
         for pairs in micro_batches:
             try:
-                tokens = int(data.target_lengths[pairs].sum())
-                run_micro_batch(
-                    state,
-                    make_batch(data, pairs),
-                    tokens,
-                    training,
-                    workers,
-                    training_loss(training, state.model.config),
-                )
+                run_micro_batch(state, make_batch(data, pairs), int(data.target_lengths[pairs].sum()), workers)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -218,9 +203,7 @@ def leaving_no_trace(state: TrainingState, workers: Workers) -> Iterator[None]:
     state.model.train(was_training)
 
 
-def _fit_to_memory(
-    state: TrainingState, data: PairData, plan: EpochPlan, training: TrainingConfig, workers: Workers
-) -> int:
+def _fit_to_memory(state: TrainingState, data: PairData, plan: EpochPlan, workers: Workers) -> int:
     """Return the limit that fills a CUDA device except for some head-room, the least of all processes.
 
     It is not larger than an update needs.
@@ -234,7 +217,7 @@ def _fit_to_memory(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(workers.device)
         before = torch.cuda.memory_reserved(workers.device)
-        if _try(state, data, heaviest, training, workers) is not None:
+        if _try(state, data, heaviest, workers) is not None:
             return None
         return size, torch.cuda.max_memory_reserved(workers.device) - before
 

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from nmtkit.console import amount, duration, visible
 from nmtkit.tasks.task import Task
-from nmtkit.training.loop import Meter
+from nmtkit.training.loop import Meter, Update
+from nmtkit.training.state import Progress
 
 _WIDE = 96
 _NARROW = 52
@@ -29,25 +30,23 @@ class Moment:
     """Where a training is after an update.
 
     Attributes:
-        recent: sums over the latest updates.
+        progress: a copy, since another thread reads it.
+        update: the latest one of this session.
+        recent: sums over the latest updates, also a copy.
         share: how much is done, from 0 to 1, of the nearest limit, such as "max_steps = 3000".
-        seconds: time spent so far; seconds_left: until the limit, where it can be estimated.
+        seconds_left: until the limit, where it can be estimated.
         at: the time of this moment, by the monotonic clock.
-        memory_bytes: peak memory; skipped: updates skipped so far.
+        memory_bytes: peak memory.
     """
 
-    step: int
-    epoch: int
-    learning_rate: float
-    gradient_norm: float
+    progress: Progress
+    update: Update | None
     recent: Meter
     share: float
     limit: str
-    seconds: float
     seconds_left: float | None
     at: float
     memory_bytes: int
-    skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,9 @@ def _head(moment: Moment, activity: str, width: int) -> list[tuple[RenderableTyp
     bar.add_column(justify="right", no_wrap=True)
     bar.add_row(ProgressBar(total=1.0, completed=moment.share), f"{100 * moment.share:.0f} %")
     since = max(0.0, time.monotonic() - moment.at)
-    where = f"update {moment.step:,}, epoch {moment.epoch + 1}" + (f", {activity}" if activity else "")
-    spent = duration(moment.seconds + since)
+    progress = moment.progress
+    where = f"update {progress.step:,}, epoch {progress.epoch + 1}" + (f", {activity}" if activity else "")
+    spent = duration(progress.seconds + since)
     left = "" if moment.seconds_left is None else f", {duration(max(0.0, moment.seconds_left - since))} left"
     when = f"{spent}{left} ({moment.limit})"
     if len(where) + len(when) + 2 > width:
@@ -136,13 +136,14 @@ def _head(moment: Moment, activity: str, width: int) -> list[tuple[RenderableTyp
 
 def _training_rows(moment: Moment) -> Rows:
     figures = ["-"] * 5
-    if moment.recent.seconds:
+    if moment.update is not None and moment.recent.seconds:
         loss, nll = moment.recent.mean_loss, moment.recent.mean_nll
         figures = [f"{loss:.4f}", f"{nll:.4f}", perplexity(nll)]
-        figures += [f"{moment.learning_rate:.3e}", f"{moment.gradient_norm:.3f}"]
+        figures += [f"{moment.update.learning_rate:.3e}", f"{moment.update.gradient_norm:.3f}"]
     names = ["loss", "nll", "perplexity", "learning rate", "gradient norm"]
     rows = [("training", ""), *zip(names, figures, strict=True)]
-    return [*rows, ("skipped", f"{moment.skipped}")] if moment.skipped else rows
+    skipped = moment.progress.skipped_updates + moment.progress.overflows
+    return [*rows, ("skipped", f"{skipped}")] if skipped else rows
 
 
 def _speed_rows(moment: Moment, matmul_rate: float, unit: str) -> Rows:

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.config.schema import Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe
 from nmtkit.console import amount, log
 from nmtkit.data.batch import Batch, batch_of, label_batch
 from nmtkit.distributed.cpu import has_bf16_instructions
 from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.model.flops import forward_flops
 from nmtkit.text.vocabulary import SPECIAL_PIECES
-from nmtkit.training.loop import run_micro_batch, training_factor, training_loss
+from nmtkit.training.loop import run_micro_batch, training_factor
 from nmtkit.training.micro_batches import leaving_no_trace
 from nmtkit.training.state import TrainingState
 
@@ -51,7 +51,7 @@ def settle_precision(
     is_doubtful = stated == "bf16" and not (saved and has_instructions)
     is_small = state.model.config.has_actions  # and reads no ids, of which a trial is made
     if workers.device.type == "cpu" and (is_open or is_doubtful) and not is_small:
-        chosen, _ = try_precision(state, recipe.training, workers)
+        chosen, _ = try_precision(state, workers)
         workers = replace(workers, precision=chosen) if is_open else workers
     return with_precision(recipe, saved, workers)
 
@@ -65,14 +65,12 @@ def with_precision(recipe: Recipe, saved: dict[str, Any] | None, workers: Worker
     return recipe.model_copy(update={"training": training}), workers
 
 
-def try_precision(
-    state: TrainingState, training: TrainingConfig, workers: Workers
-) -> tuple[ComputedPrecision, dict[ComputedPrecision, float]]:
+def try_precision(state: TrainingState, workers: Workers) -> tuple[ComputedPrecision, dict[ComputedPrecision, float]]:
     """Return the precision to train in on this CPU, the same in all processes, and the rates found by a trial."""
-    stated = training.precision
+    stated = state.training.precision
     if stated not in ("auto", "bf16") or (stated == "auto" and not has_bf16_instructions()):
-        return workers.precision, trial_rates(state, training, workers, (workers.precision,))
-    rates = trial_rates(state, training, workers, ("float32", "bf16"))
+        return workers.precision, trial_rates(state, workers, (workers.precision,))
+    rates = trial_rates(state, workers, ("float32", "bf16"))
     in_words = " and ".join(f"{amount(rate)}FLOP/s in {precision}" for precision, rate in rates.items())
     if stated == "auto":
         faster: ComputedPrecision = "bf16" if rates["bf16"] > _CLEARLY_FASTER * rates["float32"] else "float32"
@@ -89,7 +87,7 @@ def try_precision(
 
 
 def trial_rates(
-    state: TrainingState, training: TrainingConfig, workers: Workers, precisions: Sequence[ComputedPrecision]
+    state: TrainingState, workers: Workers, precisions: Sequence[ComputedPrecision]
 ) -> dict[ComputedPrecision, float]:
     """Measure the FLOP/s of this process in each precision, in micro-batches of random ids.
 
@@ -114,9 +112,7 @@ def trial_rates(
                 in_precision = replace(workers, precision=precision)
                 with leaving_no_trace(state, workers):
                     begun = time.perf_counter()
-                    run_micro_batch(
-                        state, batch, ids.size, training, in_precision, training_loss(training, state.model.config)
-                    )
+                    run_micro_batch(state, batch, ids.size, in_precision)
                     seconds[precision] = min(seconds[precision], time.perf_counter() - begun)
             is_hopeless = seconds.get("bf16", 0.0) > _HOPELESS * min(seconds.values())
             is_over = round_ > 0 and (is_hopeless or time.perf_counter() > end)
@@ -124,8 +120,9 @@ def trial_rates(
                 break
         lengths = np.full(num_pairs, length)
         flops = forward_flops(
-            config, vocab, lengths, lengths, training_factor(training), source_outputs=training.source_loss > 0
-        ).flops
+            config, vocab, lengths, lengths, training_factor(state.training),
+            source_outputs=state.training.source_loss > 0,
+        ).flops  # fmt: skip
         rates = {precision: flops / taken for precision, taken in seconds.items()}
         if is_over:
             break

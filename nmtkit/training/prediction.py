@@ -101,11 +101,9 @@ class PairLengths:
         return cls(np.ones_like(targets), targets, None, "data.sequence_length")
 
     def plan(self, training: TrainingConfig, epoch: int) -> EpochPlan:
-        pairs = pairs_of_epoch(self.parts, training.seed, epoch)
-        lengths_per_update = training.lengths_per_update
         return plan_epoch(
-            self.source, self.target, training.tokens_per_update, training.seed, epoch, lengths_per_update, pairs,
-            sequences=training.sequences_per_update,
+            self.source, self.target, training.tokens_per_update, training.seed, epoch, training.lengths_per_update,
+            pairs_of_epoch(self.parts, training.seed, epoch), sequences=training.sequences_per_update,
         )  # fmt: skip
 
 
@@ -215,11 +213,9 @@ def predict(
 
     def work(updates: list[Any]) -> Counters:
         pairs = np.concatenate(updates)
-        factor = training_factor(training)
-        of_pairs = lengths.source[pairs], lengths.target[pairs]
         return forward_flops(
-            recipe.model, output_vocab, *of_pairs, factor, source_outputs=training.source_loss > 0,
-            head_size=recipe.model.linear_columns(*vocab_sizes),
+            recipe.model, output_vocab, lengths.source[pairs], lengths.target[pairs], training_factor(training),
+            source_outputs=training.source_loss > 0, head_size=recipe.model.linear_columns(*vocab_sizes),
         )  # fmt: skip
 
     epoch_work = work(plan.updates)

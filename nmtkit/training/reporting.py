@@ -29,46 +29,19 @@ COLUMNS = ["source", "reference", "hypothesis"]
 """Keys of a sample translation in metrics.jsonl."""
 
 
-class Tracker:
-    """TensorBoard or Weights & Biases, which log every line of metrics.jsonl at its update.
-
-    They are options of the command, not keys of the recipe, which holds what decides the result.
-    """
-
-    def __init__(self, backend: Any) -> None:
-        """Args:
-        backend: one of Accelerate's trackers.
-        """
-        self._backend = backend
-        self.finish = backend.finish
-
-    @classmethod
-    def open(cls, name: str, recipe: Recipe, run: Run, first_step: int) -> "Tracker":
-        """Start a tracker, and log the recipe.
-
-        Args:
-            name: tensorboard or wandb.
-            first_step: the update that this session begins with; what was logged from there on is repeated.
-
-        Raises:
-            NmtkitError: its package is missing, or it cannot start.
-        """
-        return cls(open_tracker(name, run.folder, hyperparameters(recipe), first_step))
-
-    def log(self, line: dict[str, Any]) -> None:
-        """Log a line of metrics.jsonl: its numbers, and its sample translations as text."""
-        values: dict[str, int | float | str]
-        values = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "step"}
-        samples = line.get("samples") or []
-        if samples and self._backend.name == "tensorboard":
-            for number, sample in enumerate(samples, start=1):
-                # A block that markdown leaves as it is.
-                text = "\n".join(f"    {column:<11}{sample[column]}" for column in COLUMNS)
-                values[f"samples/{number}"] = text
-        elif samples and self._backend.name == "wandb":
-            rows = [[sample[column] for column in COLUMNS] for sample in samples]
-            self._backend.log_table("samples", columns=COLUMNS, data=rows, step=line["step"])
-        self._backend.log(values, step=line["step"])
+def log_line(tracker: Any, line: dict[str, Any]) -> None:
+    """Log a line of metrics.jsonl by one of Accelerate's trackers: its numbers, and its sample translations as text."""
+    values: dict[str, int | float | str]
+    values = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "step"}
+    samples = line.get("samples") or []
+    if samples and tracker.name == "tensorboard":
+        for number, sample in enumerate(samples, start=1):
+            # A block that markdown leaves as it is.
+            values[f"samples/{number}"] = "\n".join(f"    {column:<11}{sample[column]}" for column in COLUMNS)
+    elif samples and tracker.name == "wandb":
+        rows = [[sample[column] for column in COLUMNS] for sample in samples]
+        tracker.log_table("samples", columns=COLUMNS, data=rows, step=line["step"])
+    tracker.log(values, step=line["step"])
 
 
 def hyperparameters(recipe: Recipe) -> dict[str, bool | int | float | str]:
@@ -97,20 +70,27 @@ class Reporter:
         meter: Meter,
         matmul_rate: float,
         pairs_per_epoch: int,
+        trackers: Sequence[str] = (),
     ) -> None:
         """Args:
         matmul_rate: FLOP/s of plain matrix products on one device; MFU is a share of it.
+        trackers: names of those that log every line of metrics.jsonl, too.
         """
-        self._run, self._training, self._workers, self._task = run, recipe.training, workers, task_of(recipe.data)
+        self._run, self._recipe, self._workers, self._task = run, recipe, workers, task_of(recipe.data)
         self._matmul_rate, self._pairs_per_epoch = matmul_rate * workers.num_processes, pairs_per_epoch
-        self._trackers: Sequence[Tracker] = ()
+        self._tracker_names, self._trackers = trackers if workers.is_main else (), list[Any]()
         self.meter, self._recent, self._scores = meter, Meter(), Scores()
         self._panel: TrainingPanel | None = None
 
     @contextmanager
-    def showing(self, progress: Progress, trackers: Sequence[Tracker] = ()) -> Iterator[None]:
-        """Show progress while the block runs: in a live panel on a terminal, a line every ten seconds elsewhere."""
-        self._trackers = trackers
+    def showing(self, progress: Progress) -> Iterator[None]:
+        """Show progress while the block runs: in a live panel on a terminal, a line every ten seconds elsewhere.
+
+        Raises:
+            NmtkitError: a tracker cannot start.
+        """
+        settings, first_step = hyperparameters(self._recipe), progress.step + 1
+        self._trackers = [open_tracker(name, self._run.folder, settings, first_step) for name in self._tracker_names]
         self._start, self._start_seconds = self._shares_done(progress), progress.seconds
         self._last_line = time.monotonic()
         self.read_scores()
@@ -172,7 +152,7 @@ class Reporter:
             )  # fmt: skip
 
     def _shares_done(self, progress: Progress) -> dict[str, float]:
-        return progress.shares_done(self._training, self._pairs_per_epoch)
+        return progress.shares_done(self._recipe.training, self._pairs_per_epoch)
 
     def _moment(self, update: Update | None, progress: Progress) -> Moment:
         shares = self._shares_done(progress)
@@ -180,18 +160,14 @@ class Reporter:
         share, gained = shares[limit], shares[limit] - self._start[limit]
         spent = progress.seconds - self._start_seconds
         return Moment(
-            step=progress.step,
-            epoch=progress.epoch,
-            learning_rate=update.learning_rate if update is not None else 0.0,
-            gradient_norm=update.gradient_norm if update is not None else 0.0,
-            recent=replace(self._recent),  # a copy, since another thread reads it
+            progress=replace(progress),
+            update=update,
+            recent=replace(self._recent),
             share=share,
             limit=limit,
-            seconds=progress.seconds,
             seconds_left=(1 - share) * spent / gained if gained > 0 else None,
             at=time.monotonic(),
             memory_bytes=memory_bytes(self._workers.device),
-            skipped=progress.skipped_updates + progress.overflows,
         )
 
     def report(
@@ -230,7 +206,7 @@ class Reporter:
         elif self._workers.is_main:
             append_json_line(self._run.metrics, line)
         for tracker in self._trackers:
-            tracker.log(line)
+            log_line(tracker, line)
 
     def _line(self, progress: Progress, learning_rate: float) -> dict[str, Any]:
         """Return a line of metrics.jsonl without a validation, and begin a new sum."""

@@ -28,14 +28,7 @@ from nmtkit.training.epochs import training_pairs
 from nmtkit.training.loop import train_updates
 from nmtkit.training.nonfinite import forget_later_nonfinite
 from nmtkit.training.precision import with_precision
-from nmtkit.training.state import (
-    MEASURED,
-    Progress,
-    TrainingState,
-    execution_facts,
-    remove_old_states,
-    whole_states,
-)
+from nmtkit.training.state import MEASURED, Progress, TrainingState, execution_facts, remove_old_states, whole_states
 from nmtkit.training.transfer import initial_weights
 from nmtkit.training.validation import Validator
 
@@ -48,17 +41,13 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
         NmtkitError: on every process, when the data are not those of the recipe or another process holds the lock.
     """
     with ExitStack() as stack:
-        fault: NmtkitError | None = None
-        if workers.is_main:
-            try:
+        with workers.failing_together():
+            if workers.is_main:
                 if not run.is_prepared():
                     message = "no data is prepared here; run `nmtkit prepare` with this recipe first"
                     raise DataError(f"{run.data}: {message}")
                 stack.enter_context(run.locked("train"))
                 _check_data(recipe, run)
-            except NmtkitError as error:
-                fault = error
-        workers.raise_together(fault)
         yield read_manifest(run.data)
 
 
@@ -149,7 +138,8 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
         if workers.is_main:
             run.metrics.unlink(missing_ok=True)
             run.nonfinite.unlink(missing_ok=True)
-            _remove_later(run.checkpoints(), 0)
+            for folder in run.checkpoints():
+                remove_folder(folder)
         return None
     folder, saved = found[0]
     check_settings(saved, run, recipe, fingerprint)
@@ -221,14 +211,10 @@ def forget_later(run: Run, step: int, done: int) -> None:
         step: the last update that is kept; done: the last one that is also validated and reported.
     """
     write_json_lines(run.metrics, [line for line in read_metrics(run.folder) if line["step"] <= done])
-    _remove_later(run.checkpoints(), done)
-    _remove_later(run.resume_states(), step)
-
-
-def _remove_later(folders: list[Path], step: int) -> None:
-    for folder in folders:
-        if step_of(folder) > step:
-            remove_folder(folder)
+    later = [folder for folder in run.checkpoints() if step_of(folder) > done]
+    later += [folder for folder in run.resume_states() if step_of(folder) > step]
+    for folder in later:
+        remove_folder(folder)
 
 
 def forget_ends(run: Run, step: int) -> None:
@@ -351,7 +337,7 @@ def _repeat(
     data = training_pairs(recipe, run, manifest, workers)
     try:
         validate()  # where the first state was saved by a stop during a validation
-        for update in train_updates(state, data, recipe.training, workers):
+        for update in train_updates(state, data, workers):
             validate()
             if update.step >= last_step:
                 return

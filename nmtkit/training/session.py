@@ -36,7 +36,7 @@ from nmtkit.training.nonfinite import has_failed, record_nonfinite, roll_back
 from nmtkit.training.optimizer import learning_rate
 from nmtkit.training.precision import settle_precision
 from nmtkit.training.prediction import Hardware, PairLengths, predict
-from nmtkit.training.reporting import Reporter, Tracker, memory_bytes
+from nmtkit.training.reporting import Reporter, memory_bytes
 from nmtkit.training.resume import (
     check_same_state,
     end_checkpoints,
@@ -123,32 +123,37 @@ class _Session:
     def __init__(
         self, recipe: Recipe, run: Run, workers: Workers, manifest: dict[str, Any], trackers: Sequence[str]
     ) -> None:
-        self._run, self._stop, self._tracker_names = run, StopRequest(), trackers
+        self._run, self._stop = run, StopRequest()
         self._tokenizer = run.tokenizer()
         self._data = training_pairs(recipe, run, manifest, workers, lambda: self._stop.number is not None)
-        vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
-        self._state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
+        self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
+        self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         saved = resume(self._state, run, recipe, manifest["fingerprint"], workers)
         recipe, workers = settle_precision(recipe, self._state, saved, workers)
-        self._recipe, self._workers = recipe, workers
+        self._recipe, self._workers, self._state.training = recipe, workers, recipe.training
         matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
         self._lengths = lengths_seen(recipe, manifest)
+        before = saved or {
+            "init_sha256": initial_sha256(recipe), "unfinished": None, "validated": False, "checkpointed": False,
+            "meter": {},
+        }  # fmt: skip
         self._origin = {  # of checkpoints and resume states
             "run": recipe.name,
             **execution_facts(workers),
             "processor": processor_name() if workers.device.type == "cpu" else None,
             "matmul_flops_per_second": matmul_rate,
             "data_fingerprint": manifest["fingerprint"],
-            "init_sha256": saved["init_sha256"] if saved is not None else initial_sha256(recipe),
+            "init_sha256": before["init_sha256"],
             "recipe": recipe.model_dump(mode="json"),
         }
         check_same_state(self._state.progress.step, saved, self._origin["init_sha256"], workers)
-        self._unfinished = Update(**saved["unfinished"]) if saved is not None and saved["unfinished"] else None
-        self._has_validated, self._has_saved = _done_at(saved)
-        meter = Meter(**saved["meter"]) if saved is not None else Meter()
-        self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, self._data.pairs_per_epoch)
+        self._unfinished = Update(**before["unfinished"]) if before["unfinished"] else None
+        # Whether they were made at the resume state: their clocks start after it.
+        self._has_validated, self._has_saved = before["validated"], before["checkpointed"]
+        meter, pairs_per_epoch = Meter(**before["meter"]), self._data.pairs_per_epoch
+        self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, pairs_per_epoch, trackers)
         has_valid = (run.data / "valid").is_dir()
         self._validator = Validator(recipe, run, self._tokenizer, workers) if has_valid else None
 
@@ -171,11 +176,8 @@ class _Session:
             self._begun, self._energy = time.monotonic(), EnergyMeter(self._workers.device)
             self._seconds_before = progress.seconds
             self._energy_before = [getattr(progress, key) for key in ENERGY]
-            names, first = self._tracker_names if self._workers.is_main else (), progress.step + 1
-            with self._stop.listening():
-                trackers = [Tracker.open(name, self._recipe, self._run, first) for name in names]
-                with self._reporter.showing(progress, trackers):
-                    reason = self._make_updates() if limit is None else self._end(limit)
+            with self._stop.listening(), self._reporter.showing(progress):
+                reason = self._make_updates() if limit is None else self._end(limit)
             self._workers.wait()
             if self._stop.number is None:
                 self._data.close(is_finished=True)
@@ -190,28 +192,27 @@ class _Session:
         where = f"starting from the weights of {training.init}" if training.init else "starting from random weights"
         if progress.step:
             where = f"resuming training at update {progress.step + 1}"
-        vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
         log.info(
             "%s: %s parameters, %s, %d x %s (%s)",
-            where, f"{count_parameters(recipe.model, *vocab_sizes):,}", counted(len(self._data), "pair"),
+            where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}", counted(len(self._data), "pair"),
             workers.num_processes, workers.device,
             ", ".join(filter(None, (workers.precision, self._origin["processor"]))),
         )  # fmt: skip
         self._check_space(None)
         log.info("testing whether the largest micro-batches fit into memory, before update %d", progress.step + 1)
-        settle_tokens_per_pass(self._state, self._data, training, workers)
+        settle_tokens_per_pass(self._state, self._data, workers)
         if progress.step:
             return
         tried_bytes, reached = memory_bytes(workers.device), None
         if workers.device.type == "cpu" and not training.compile:  # else assumed
-            reached = first_update_rate(self._state, self._data, training, workers)
+            reached = first_update_rate(self._state, self._data, workers)
         if not workers.is_main:
             return
         rate = self._origin["matmul_flops_per_second"]
         hardware = Hardware.here(workers.device, workers.precision, workers.num_processes, rate=rate, reached=reached)
         origin = "the first epoch's subwords" if training.subword_sampling else "the prepared data"
         lengths = PairLengths.of_data(self._data.of_epoch(0), origin)
-        expected = predict(recipe, lengths, vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
+        expected = predict(recipe, lengths, self._vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
         write_json(self._run.prediction, expected)
         log.info(
             "expected: %.2g FLOPs in %s (%s); %s at %.0f %% of the device's rate, %s",
@@ -226,7 +227,7 @@ class _Session:
             if reason is not None:
                 return reason
         try:
-            updates = train_updates(self._state, self._data, self._recipe.training, self._workers, self._flags)
+            updates = train_updates(self._state, self._data, self._workers, self._flags)
             for update in updates:
                 reason = self._after(update)
                 if reason is not None:
@@ -353,19 +354,14 @@ class _Session:
 
     def _roll_back(self) -> None:
         """Return to the last good resume state; what was written since is removed, except RUN/nonfinite.jsonl."""
-        fault: NmtkitError | None = None
-        saved: dict[str, Any] = {}
-        try:
+        with self._workers.failing_together():
             saved = roll_back(self._state, self._run)
-        except NmtkitError as error:
-            fault = error
-        self._workers.raise_together(fault)
         step = self._state.progress.step
         check_same_state(step, saved, None, self._workers)
         if self._workers.is_main:
             forget_later(self._run, step, step)
         self._reporter.roll_back(Meter(**saved["meter"]))
-        self._has_validated, self._has_saved = _done_at(saved)
+        self._has_validated, self._has_saved = saved["validated"], saved["checkpointed"]
 
     def _facts(self) -> dict[str, Any]:
         """Return the entries that checkpoints and resume states share."""
@@ -410,18 +406,18 @@ class _Session:
         Args:
             update: the one after which they are due; it is saved if at least that fits.
         """
-        fault: NmtkitError | None = None
-        if self._workers.is_main:
+        with self._workers.failing_together():
+            if not self._workers.is_main:
+                return
             state_bytes = self._state.num_bytes()
             tokenizer_bytes = sum(path.stat().st_size for path in (self._run.data / "tokenizer").iterdir())
             checkpoint_bytes = self._state.weight_bytes + tokenizer_bytes + 100_000
             try:
                 check_space(self._run.folder, with_state * state_bytes + checkpoint_bytes, "saving")
-            except NmtkitError as error:
-                fault = error
+            except NmtkitError:
                 if update is not None and free_bytes(self._run.folder) >= state_bytes:
                     self._save_state(unfinished=update)
-        self._workers.raise_together(fault)
+                raise
 
 
 def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progress) -> bool:
@@ -434,8 +430,3 @@ def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progr
         return bool(update.ends_epoch and progress.epoch % epochs == 0)
     last = progress.last_validation_seconds if what == "validate" else progress.last_checkpoint_seconds
     return bool(progress.seconds - last >= getattr(training, f"{what}_every_minutes") * 60)
-
-
-def _done_at(saved: dict[str, Any] | None) -> tuple[bool, bool]:
-    """Return whether a validation and a checkpoint were made at a resume state; their clocks start after it."""
-    return (saved["validated"], saved["checkpointed"]) if saved is not None else (False, False)

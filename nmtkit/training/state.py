@@ -117,12 +117,12 @@ class Progress(Counters):
 
 @dataclass
 class TrainingState:
-    """A model in training; with ``ema_decay`` also the moving average of its weights, in float32."""
+    """A model in training and its settings; with ``ema_decay`` also the moving average of its weights, in float32."""
 
     model: Transformer
     optimizer: torch.optim.Optimizer
+    training: TrainingConfig
     progress: Progress = field(default_factory=Progress)
-    ema_decay: float = 0.0
     average: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -143,14 +143,14 @@ class TrainingState:
         with holding_model():
             model = build_model(config, *vocab_sizes).to(device=device, dtype=dtype)
         freeze(model, training.freeze)
-        state = cls(model, new_optimizer(model, training), ema_decay=training.ema_decay)
+        state = cls(model, new_optimizer(model, training), training)
         state.start_from(model.state_dict())
         return state
 
     def start_from(self, weights: dict[str, Tensor]) -> None:
         """Replace the initial weights, and begin the moving average with them."""
         self.model.load_state_dict(weights)
-        if self.ema_decay:
+        if self.training.ema_decay:
             self.average = {name: weight.float().clone() for name, weight in self.model.state_dict().items()}
 
     @torch.no_grad()
@@ -161,9 +161,9 @@ class TrainingState:
 
         Source: tf.train.ExponentialMovingAverage, num_updates; the same rule is in Marian's exponential smoothing.
         """
-        if not self.ema_decay:
+        if not self.training.ema_decay:
             return
-        weight = is_made.float() * (1 - min(self.ema_decay, (1 + step) / (10 + step)))
+        weight = is_made.float() * (1 - min(self.training.ema_decay, (1 + step) / (10 + step)))
         for name, parameter in self.model.named_parameters():
             self.average[name].lerp_(parameter.float(), weight)
 

@@ -20,7 +20,7 @@ from nmtkit.data.batch import work_ahead
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
-from nmtkit.training.loss import CompiledLoss, _clock, batch_loss
+from nmtkit.training.loss import _CLOCK, CompiledLoss, batch_loss
 from nmtkit.training.state import TrainingState
 from tests.training.updates import ALONE, random_pairs, run
 
@@ -69,7 +69,7 @@ def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls
     training = TrainingConfig.model_validate({**TRAINING, "compile": True})
     state = TrainingState.new(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
     names = list(state.model.state_dict())
-    next(train_updates(state, data, training, ALONE))
+    next(train_updates(state, data, ALONE))
     compiled_calls.clear()
     ids = torch.tensor([[5, 6, 2]])
     state.model(ids, torch.tensor([3]), ids)
@@ -85,9 +85,8 @@ def test_what_compiling_cost_is_logged_once(
     )
     loss = CompiledLoss(batch_loss, state.model)
     loss.report(1)
-    clock = _clock()
-    clock.start()
-    clock.end()
+    _CLOCK.start()
+    _CLOCK.end()
     monkeypatch.setattr(log, "propagate", True)
     with caplog.at_level(logging.INFO, logger="nmtkit"):
         loss.report(2)
@@ -130,7 +129,7 @@ for compiled in (False, True):
     training = TrainingConfig.model_validate({**settings, "compile": compiled})
     workers = Workers(0, 1, torch.device("cpu"), "float32")
     state = TrainingState.new(ModelConfig.model_validate(model), training, (20, 20), workers.device)
-    updates = list(itertools.islice(train_updates(state, PairData(folder), training, workers), 25))
+    updates = list(itertools.islice(train_updates(state, PairData(folder), workers), 25))
     results.append([[u.loss, u.gradient_norm] for u in updates])
 print(json.dumps([*results, compile_cost()[0]]))
 """

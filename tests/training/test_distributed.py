@@ -61,7 +61,7 @@ def new_state(**changes):
 
 def run(name, state, count):
     flags = lambda: [1.0 + workers.rank, 10.0]
-    made = list(itertools.islice(train_updates(state, data, training, workers, flags), count))
+    made = list(itertools.islice(train_updates(state, data, workers, flags), count))
     results[name] = {"steps": [update.step for update in made], "losses": [update.loss for update in made]}
     results[name]["norms"] = [[update.nll, update.gradient_norm] for update in made]
     results[name]["counts"] = [[u.target_tokens, u.real_tokens, u.flops, u.flags] for u in made]
@@ -79,7 +79,7 @@ with Workers.start("cpu", "float32", threads=1) as workers:
     loop.batch_loss = small_memory
     run("small", new_state(), 6)
     state = new_state()
-    settle_tokens_per_pass(state, data, training, workers)
+    settle_tokens_per_pass(state, data, workers)
     results["settled"] = state.progress.tokens_per_pass
     loop.batch_loss = batch_loss
 
@@ -90,7 +90,7 @@ with Workers.start("cpu", "float32", threads=1) as workers:
         return make_batch(data, indices)
     loop.make_batch = noting
     def note(state, count, workers):
-        made = train_updates(state, data, training, workers)
+        made = train_updates(state, data, workers)
         for _ in range(count):
             pairs.append([])
             next(made)

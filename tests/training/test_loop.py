@@ -231,7 +231,7 @@ def test_the_sums_of_an_update_are_losses_before_it(data: PairData) -> None:
 def test_local_flags_are_asked_at_every_update(data: PairData) -> None:
     training = training_config()
     numbers = iter([[1.0, 2.5], [0.0, 3.5]])
-    updates = train_updates(new_state(training), data, training, ALONE, lambda: next(numbers))
+    updates = train_updates(new_state(training), data, ALONE, lambda: next(numbers))
     assert [update.flags for update in itertools.islice(updates, 2)] == [[1.0, 2.5], [0.0, 3.5]]
 
 
@@ -241,7 +241,7 @@ def test_autocast_is_used_where_the_precision_asks_for_it(data: PairData) -> Non
     for precision in ("float32", "bf16"):
         state = new_state(training, torch.float32)
         workers = Workers(0, 1, torch.device("cpu"), precision)
-        results[precision] = next(train_updates(state, data, training, workers)).loss
+        results[precision] = next(train_updates(state, data, workers)).loss
         assert all(parameter.dtype == torch.float32 for parameter in state.model.parameters())
     assert results["bf16"] != results["float32"]
     assert results["bf16"] == pytest.approx(results["float32"], rel=0.02)
@@ -268,7 +268,7 @@ def test_every_epoch_is_its_plan_and_the_position_advances_with_it(
     training = training_config()
     state = new_state(training)
     pairs = seen_pairs(monkeypatch)
-    updates = train_updates(state, data, training, ALONE)
+    updates = train_updates(state, data, ALONE)
     step = 0
     orders = []
     for epoch in range(3):
@@ -319,10 +319,12 @@ def test_every_pass_of_every_process_and_update_has_dropout_of_its_own(
     def losses_of(seed: int) -> list[float]:
         losses.clear()
         for rank in (0, 1):
-            training = training_config(tokens_per_update=24, tokens_per_pass=1, peak_learning_rate=1e-30, seed=seed)
             state = new_state(training_config(), dropout=0.3)
+            state.training = training_config(
+                tokens_per_update=24, tokens_per_pass=1, peak_learning_rate=1e-30, seed=seed
+            )
             workers = WithoutPeers(rank, 2, torch.device("cpu"), "float32")
-            assert len(list(itertools.islice(train_updates(state, data, training, workers), 2))) == 2
+            assert len(list(itertools.islice(train_updates(state, data, workers), 2))) == 2
         return losses.copy()
 
     first = losses_of(1)

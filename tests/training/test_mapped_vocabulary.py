@@ -29,10 +29,9 @@ from nmtkit.text.sentencepieces import ImportedPieces, SentencePiece
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIAL_PIECES, SegmentedPieces, Side
 from nmtkit.text.wordpieces import WordPieces
-from nmtkit.training.mapped_vocabulary import MappedVocabulary
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
-from nmtkit.training.transfer import initial_weights
+from nmtkit.training.transfer import MappedVocabulary, initial_weights
 from tests.conftest import TinyProject, contents, determined, run_with_streams, write_corpus
 
 TAG = "\ufdd1"

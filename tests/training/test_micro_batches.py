@@ -209,7 +209,7 @@ def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch:
     plain, tried = new_state(training, torch.float32, dropout=0.3), new_state(training, torch.float32, dropout=0.3)
     before, random = weights_of(tried), torch.get_rng_state()
     sizes = limit_memory(monkeypatch, 10**6)
-    settle_tokens_per_pass(tried, data, training, ALONE)
+    settle_tokens_per_pass(tried, data, ALONE)
     assert sizes == [padded_tokens(data, p) for p in heaviest_micro_batches(plan_of(data, training), data, 60, 1)]
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(a, b) for a, b in zip(weights_of(tried), before, strict=True))
@@ -233,7 +233,7 @@ def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
     before, random = weights_of(timed), torch.get_rng_state()
     clock = itertools.count(0.0, 0.25)  # each micro-batch, and the step, takes a quarter of a second
     monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
-    rate = first_update_rate(timed, data, training, ALONE)
+    rate = first_update_rate(timed, data, ALONE)
     pairs = plan_of(data, training).updates[0]
     passes = share_update(pairs, data.source_lengths, data.target_lengths, 60, 1)[0]
     assert 2 < len(passes) < memory.TRIED_SECONDS / 0.25
@@ -248,12 +248,12 @@ def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
 
 
 def test_slow_micro_batches_are_not_all_measured(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
-    training, state = training_config(), new_state(training_config())
+    state = new_state(training_config())
     state.progress.tokens_per_pass = 60
     tried = limit_memory(monkeypatch, 10**6)
     clock = itertools.count(0.0, memory.TRIED_SECONDS + 1)
     monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
-    assert first_update_rate(state, data, training, ALONE) is not None
+    assert first_update_rate(state, data, ALONE) is not None
     assert len(tried) == 1
 
 
@@ -274,7 +274,7 @@ def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
     state = new_state(training)
     state.progress.tokens_per_pass = stored
     with caplog.at_level(logging.INFO):
-        settle_tokens_per_pass(state, data, training, ALONE)
+        settle_tokens_per_pass(state, data, ALONE)
     assert state.progress.tokens_per_pass == expected
     assert words in caplog.messages[0]
     limits: list[int] = []
@@ -296,7 +296,7 @@ def test_a_limit_that_does_not_fit_is_lowered_before_the_first_update(
     state = new_state(training)
     limit_memory(monkeypatch, 90)
     with caplog.at_level(logging.INFO):
-        settle_tokens_per_pass(state, data, training, ALONE)
+        settle_tokens_per_pass(state, data, ALONE)
         run(state, data, training, len(plan_of(data, training).updates))
     assert state.progress.tokens_per_pass == 45
     assert caplog.messages[0] == "out of memory with micro-batches of 60 tokens; trying 45"
@@ -307,7 +307,7 @@ def test_a_pair_too_large_is_named_before_the_first_update(data: PairData, monke
     training = training_config()
     limit_memory(monkeypatch, 1)
     with pytest.raises(NmtkitError, match=r"out of memory for a single pair, line \d+ of the corpora"):
-        settle_tokens_per_pass(new_state(training), data, training, ALONE)
+        settle_tokens_per_pass(new_state(training), data, ALONE)
 
 
 # ---- fitted to memory
@@ -371,13 +371,13 @@ def test_the_memory_of_a_device_decides_the_limit_of_all_processes(
     plan = plan_of(data, training)
     # 80,000 are left besides Adam's moments and the exchange, 10,000 stay free, 69,000 hold 690 tokens.
     largest = max(data.source_lengths.max(), data.target_lengths.max()) * NUM_PAIRS // 2
-    found = memory._fit_to_memory(state, data, plan, training, workers)
+    found = memory._fit_to_memory(state, data, plan, workers)
     assert found == min(690, largest)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (36_000 + 3 * weights, total))
-    assert memory._fit_to_memory(state, data, plan, training, workers) == 250
+    assert memory._fit_to_memory(state, data, plan, workers) == 250
     smaller = OfTwo(0, 2, torch.device("cpu"), "float32")
     monkeypatch.setattr(smaller.__class__, "gather", lambda _self, values: [*values, 77])
-    assert memory._fit_to_memory(state, data, plan, training, smaller) == 77
+    assert memory._fit_to_memory(state, data, plan, smaller) == 77
 
 
 # ---- what the log says
@@ -390,7 +390,7 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(
     training = training_config(tokens_per_update=12, tokens_per_pass=30)
     state = new_state(training)
     with caplog.at_level(logging.INFO):
-        settle_tokens_per_pass(state, data, training, ALONE)
+        settle_tokens_per_pass(state, data, ALONE)
     plan = plan_of(data, training)
     passes = [
         passed

@@ -105,7 +105,7 @@ def test_a_nonfinite_update_changes_nothing_but_the_position(
     training = config(ema_decay=0.9, **options)
     poison.state = state = new_state(training)
     poison.what, poison.steps = what, {(0, 3)}
-    updates = train_updates(state, data, training, ALONE)
+    updates = train_updates(state, data, ALONE)
     next(updates), next(updates)
     before, pairs_done = copy_of(state.tensors()), state.progress.pairs_done
     update = next(updates)
@@ -238,7 +238,7 @@ def poisoned(*arguments):
         loss.register_hook(lambda gradient: gradient * float("inf"))
     return loss, nll
 loop.batch_loss = poisoned
-updates = list(itertools.islice(loop.train_updates(state, PairData(folder), training, workers), 5))
+updates = list(itertools.islice(loop.train_updates(state, PairData(folder), workers), 5))
 place = state.progress
 result = [[update.skipped for update in updates], [len(update.lines) for update in updates], place.skipped_updates,
           place.overflows, place.loss_scale, sum(float(p.double().sum()) for p in state.model.parameters())]

@@ -99,7 +99,7 @@ def test_the_average_follows_the_weights_with_a_decay_that_rises(data: PairData)
     training = config(ema_decay=0.25)
     state = new_state(training)
     expected = {name: weight.double() for name, weight in copy_of(state.model.state_dict()).items()}
-    for step, _ in enumerate(itertools.islice(train_updates(state, data, training, ALONE), 6), start=1):
+    for step, _ in enumerate(itertools.islice(train_updates(state, data, ALONE), 6), start=1):
         decay = min(0.25, (1 + step) / (10 + step))
         for name, weight in state.model.state_dict().items():
             expected[name] = decay * expected[name] + (1 - decay) * weight.double()

@@ -117,14 +117,16 @@ def test_a_stated_bf16_that_is_slower_is_kept_with_a_warning(
     found["rates"] = rates
     workers = replace(ALONE, precision="bf16")
     with caplog.at_level(logging.WARNING, "nmtkit"):
-        recipe, after = settle_precision(recipe_of(tiny, "training.precision=bf16"), state_of(), None, workers)
+        recipe, after = settle_precision(
+            recipe_of(tiny, "training.precision=bf16"), state_of({"precision": "bf16"}), None, workers
+        )
     assert (recipe.training.precision, after) == ("bf16", workers)
     is_told = "2 GFLOP/s in float32 and 1 GFLOP/s in bf16" in caplog.text
     assert is_told == (rates is SLOWER)
     assert ("slower than float32 on this processor" in caplog.text) == is_told
 
 
-def state_of(**model: object) -> TrainingState:
+def state_of(changes: dict[str, Any] | None = None, **model: object) -> TrainingState:
     small = {
         "encoder_layers": 1,
         "decoder_layers": 1,
@@ -134,7 +136,7 @@ def state_of(**model: object) -> TrainingState:
         "dropout": 0.1,
         "share_embeddings": "none",
     }
-    training = TrainingConfig.model_validate({"ema_decay": 0.9})
+    training = TrainingConfig.model_validate({"ema_decay": 0.9, **(changes or {})})
     config = ModelConfig.model_validate({**small, **model})
     return TrainingState.new(config, training, (30, 20), ALONE.device)
 
@@ -142,11 +144,11 @@ def state_of(**model: object) -> TrainingState:
 @pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0}])
 @pytest.mark.parametrize("model", [{"share_embeddings": "decoder"}, {"positions": "learned", "max_positions": 8}])
 def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, Any], changes: dict[str, Any]) -> None:
-    state = state_of(**model)
+    state = state_of(changes, **model)
     state.model.eval()
     before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
     numbers = torch.random.get_rng_state()
-    rates = trial_rates(state, TrainingConfig.model_validate(changes), ALONE, ("float32", "bf16"))
+    rates = trial_rates(state, ALONE, ("float32", "bf16"))
     assert list(rates) == ["float32", "bf16"]
     assert all(rate > 0 for rate in rates.values())
     assert torch.equal(torch.random.get_rng_state(), numbers)
@@ -158,12 +160,12 @@ def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, A
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 def test_a_rate_is_that_of_the_fastest_of_the_longest_passes(monkeypatch: pytest.MonkeyPatch, r_drop: float) -> None:
-    training, state = TrainingConfig.model_validate({"r_drop": r_drop}), state_of()
+    state = state_of({"r_drop": r_drop})
     clock = itertools.count(0.0, 0.01)  # a pass takes as long as the clock ticks
     monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
     lengths = np.full(32, 32)
     flops = (2 if r_drop else 1) * TRAINING_FACTOR * forward_flops(state.model.config, 20, lengths, lengths).flops
-    rates = trial_rates(state, training, ALONE, ["float32"])
+    rates = trial_rates(state, ALONE, ["float32"])
     assert rates == {"float32": pytest.approx(flops / 0.01)}
 
 
@@ -171,8 +173,8 @@ def test_a_slow_trial_ends_after_two_rounds_of_short_passes(monkeypatch: pytest.
     tried: list[str] = []
     clock = itertools.count(0.0, 10.0)
     monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(precision, "run_micro_batch", lambda *arguments: tried.append(arguments[4].precision))
-    trial_rates(state_of(), TrainingConfig.model_validate({}), ALONE, ("float32", "bf16"))
+    monkeypatch.setattr(precision, "run_micro_batch", lambda *arguments: tried.append(arguments[3].precision))
+    trial_rates(state_of(), ALONE, ("float32", "bf16"))
     assert tried == ["float32", "bf16"] * 2
 
 
@@ -181,11 +183,11 @@ def test_a_hopelessly_slow_bf16_is_not_tried_in_longer_passes(monkeypatch: pytes
 
     def run_pass(*arguments: Any) -> None:
         tried.append(arguments[2])
-        now[0] += 0.4 if arguments[4].precision == "bf16" else 0.1
+        now[0] += 0.4 if arguments[3].precision == "bf16" else 0.1
 
     monkeypatch.setattr(precision.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(precision, "run_micro_batch", run_pass)
-    rates = trial_rates(state_of(), TrainingConfig.model_validate({}), ALONE, ("float32", "bf16"))
+    rates = trial_rates(state_of(), ALONE, ("float32", "bf16"))
     assert len(tried) == 4
     assert len(set(tried)) == 1
     assert rates["float32"] == pytest.approx(4 * rates["bf16"])

@@ -5,7 +5,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from nmtkit.tasks.known import task_of
 from nmtkit.training import reporting
 from nmtkit.training.loop import Meter, Update
 from nmtkit.training.panel import Moment, Scores, TrainingPanel
-from nmtkit.training.reporting import Reporter, Tracker, hyperparameters
+from nmtkit.training.reporting import Reporter, hyperparameters, log_line
 from nmtkit.training.state import Progress
 from nmtkit.training.validation import Validation
 
@@ -50,10 +50,10 @@ def logger() -> Iterator[None]:
     log.handlers, log.level, log.propagate = before
 
 
-def reporter(run: Path, workers: Workers = ALONE, **training: object) -> Reporter:
+def reporter(run: Path, workers: Workers = ALONE, trackers: Sequence[str] = (), **training: object) -> Reporter:
     config = TrainingConfig.model_validate({"max_steps": 100, **training})
     recipe = load_recipe("quickstart").model_copy(update={"training": config})
-    return Reporter(Run(run), recipe, workers, Meter(), RATE, 50)
+    return Reporter(Run(run), recipe, workers, Meter(), RATE, 50, trackers)
 
 
 def place(**changes: Any) -> Progress:
@@ -149,8 +149,9 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
 
 def moment(**changes: Any) -> Moment:
     now = Moment(
-        step=1234, epoch=2, learning_rate=0.00123, gradient_norm=0.75, recent=recent(UPDATE), share=0.25,
-        limit="max_steps = 4936", seconds=600.0, seconds_left=1800.0, at=time.monotonic(), memory_bytes=2**30,
+        progress=Progress(step=1234, epoch=2, seconds=600.0), update=replace(UPDATE, gradient_norm=0.75),
+        recent=recent(UPDATE), share=0.25, limit="max_steps = 4936", seconds_left=1800.0, at=time.monotonic(),
+        memory_bytes=2**30,
     )  # fmt: skip
     return replace(now, **changes)
 
@@ -206,7 +207,9 @@ def test_the_panel_is_never_higher_than_the_terminal(width: int, height: int) ->
 
 
 def test_updates_that_were_skipped_are_told() -> None:
-    assert "skipped 3" in " ".join(" ".join(drawn(60, now=moment(skipped=3))).split())
+    assert "skipped 3" in " ".join(
+        " ".join(drawn(60, now=moment(progress=Progress(skipped_updates=2, overflows=1)))).split()
+    )
 
 
 def test_a_panel_before_the_first_update_and_validation_has_no_figures_yet() -> None:
@@ -255,7 +258,7 @@ def test_on_a_terminal_the_panel_shows_where_training_is_and_is_gone_at_the_end(
         reports.add(UPDATE)
         reports.report(place(), UPDATE.learning_rate, VALIDATION)
         reports.show(UPDATE, place())
-        assert (panel.moment.step, panel.moment.share, panel.moment.limit) == (7, 0.07, "max_steps = 100")
+        assert (panel.moment.progress.step, panel.moment.share, panel.moment.limit) == (7, 0.07, "max_steps = 100")
         assert panel.moment.seconds_left == pytest.approx(3.0 / 7 * 93)
         assert (panel.scores.nll, panel.scores.best_nll) == (2.0, (1.25, 3))
     assert tmp_path.name[:20] in terminal.getvalue()
@@ -341,10 +344,13 @@ class Fake:
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_trackers_are_given_every_line_at_its_step_and_finished_however_it_ends(tmp_path: Path, name: str) -> None:
+def test_trackers_are_given_every_line_at_its_step_and_finished_however_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     fake = Fake(name)
-    reports = reporter(tmp_path)
-    with pytest.raises(KeyboardInterrupt), reports.showing(place(step=0), [Tracker(fake)]):
+    monkeypatch.setattr(reporting, "open_tracker", lambda *_: fake)
+    reports = reporter(tmp_path, trackers=[name])
+    with pytest.raises(KeyboardInterrupt), reports.showing(place(step=0)):
         reports.add(UPDATE)
         reports.report(place(), UPDATE.learning_rate, None)
         reports.add(UPDATE)
@@ -389,11 +395,12 @@ def has(package: str) -> bool:
 def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    recipe = load_recipe("quickstart")
+    settings = hyperparameters(load_recipe("quickstart"))
     for session, steps in enumerate([(10, 20, 30), (20, 30)]):  # stopped after 30, the last save being of 10
-        tracker = Tracker.open("tensorboard", recipe, Run(tmp_path), 1 if session == 0 else 11)
+        tracker = open_tracker("tensorboard", tmp_path, settings, 1 if session == 0 else 11)
         for step in steps:
-            tracker.log({"step": step, "loss": float(step + session), "valid_bleu": None, "samples": [SAMPLE]})
+            line = {"step": step, "loss": float(step + session), "valid_bleu": None, "samples": [SAMPLE]}
+            log_line(tracker, line)
         tracker.finish()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -409,8 +416,8 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("default")
 def test_wandb_keeps_offline_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    tracker = Tracker.open("wandb", load_recipe("quickstart"), Run(tmp_path), 1)
-    tracker.log({"step": 10, "loss": 1.5, "samples": [SAMPLE]})
+    tracker = open_tracker("wandb", tmp_path, hyperparameters(load_recipe("quickstart")), 1)
+    log_line(tracker, {"step": 10, "loss": 1.5, "samples": [SAMPLE]})
     tracker.finish()
     identity = (tmp_path / "wandb" / "run-id").read_text().strip()
     (stored,) = (tmp_path / "wandb").glob(f"offline-run-*/run-{identity}.wandb")

@@ -37,7 +37,8 @@ def random_pairs(folder: Path, lines: Iterable[int], seed: int = 1) -> PairData:
 def run(
     state: TrainingState, data: PairData, training: TrainingConfig, updates: int, workers: Workers = ALONE
 ) -> list[Update]:
-    return list(itertools.islice(train_updates(state, data, training, workers), updates))
+    state.training = training
+    return list(itertools.islice(train_updates(state, data, workers), updates))
 
 
 def largest_difference(left: Weights, right: Weights) -> float:
