@@ -60,103 +60,33 @@ class TextPair:
         return read_lines(self.source), read_lines(self.reference)
 
 
-@dataclass(frozen=True)
 class Run:
-    """The files of one run.
+    """The files of one run; its folder need not exist yet."""
 
-    Attributes:
-        folder: the run folder; it need not exist yet.
-    """
-
-    folder: Path
-
-    # ---- paths
-
-    @property
-    def recipe_file(self) -> Path:
-        return self.folder / "recipe.toml"
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def manifest(self) -> Path:
-        return self.data / "manifest.json"
-
-    @property
-    def stages(self) -> Path:
-        """Folder of the stages of an interrupted `prepare`."""
-        return self.folder / "prepare"
-
-    @property
-    def check_folder(self) -> Path:
-        """Temporary folder of `prepare --check`."""
-        return self.folder / "check"
-
-    @property
-    def checkpoints_folder(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def resume_folder(self) -> Path:
-        return self.folder / "resume"
-
-    @property
-    def sampled(self) -> Path:
-        """Folder of the epochs whose subwords were sampled."""
-        return self.folder / "drawn"
-
-    @property
-    def averaged(self) -> Path:
-        return self.folder / "averaged"
-
-    @property
-    def averaging(self) -> Path:
-        return self.folder / "averaging.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def nonfinite(self) -> Path:
-        return self.folder / "nonfinite.jsonl"
-
-    @property
-    def prediction(self) -> Path:
-        return self.folder / "prediction.json"
-
-    @property
-    def cost(self) -> Path:
-        return self.folder / "cost.json"
-
-    @property
-    def scores(self) -> Path:
-        return self.folder / "scores.json"
-
-    @property
-    def play(self) -> Path:
-        """Statistics of the episodes that the model played."""
-        return self.folder / "play.json"
-
-    @property
-    def card(self) -> Path:
-        return self.folder / "card.md"
-
-    @property
-    def row_result(self) -> Path:
-        """Result of a run that is a row of a sweep."""
-        return self.folder / "ablation.json"
-
-    @property
-    def row_log(self) -> Path:
-        """Messages of the process of a row of a sweep."""
-        return self.folder / "ablation.log"
-
-    @property
-    def translations_record(self) -> Path:
-        return self.folder / "translations" / "manifest.json"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.recipe_file = folder / "recipe.toml"
+        self.data = folder / "data"
+        self.manifest = self.data / "manifest.json"
+        self.stages = folder / "prepare"  # stages of an interrupted `prepare`
+        self.check_folder = folder / "check"  # temporary folder of `prepare --check`
+        self.checkpoints_folder = folder / "checkpoints"
+        self.resume_folder = folder / "resume"
+        self.sampled = folder / "drawn"  # epochs whose subwords were sampled
+        self.averaged = folder / "averaged"
+        self.averaging = folder / "averaging.json"
+        self.metrics = folder / "metrics.jsonl"
+        self.nonfinite = folder / "nonfinite.jsonl"
+        self.prediction = folder / "prediction.json"
+        self.cost = folder / "cost.json"
+        self.scores = folder / "scores.json"
+        self.play = folder / "play.json"  # statistics of the episodes that the model played
+        self.card = folder / "card.md"
+        self.row_result = folder / "ablation.json"  # result of a run that is a row of a sweep
+        self.row_log = folder / "ablation.log"  # messages of the process of such a row
+        self.translations_record = folder / "translations" / "manifest.json"
+        self.valid_text = self._text("valid")
+        self._lock = folder / LOCK_NAME
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints_folder / f"step-{step:08d}"
@@ -175,10 +105,6 @@ class Run:
         return self.folder / "generated" / f"{name}.{suffix}"
 
     # ---- data and recipe
-
-    @property
-    def valid_text(self) -> TextPair:
-        return self._text("valid")
 
     def test_text(self, name: str) -> TextPair:
         return self._text(f"test/{name}")
@@ -340,10 +266,6 @@ class Run:
         if self._lock.exists():
             with contextlib.suppress(NmtkitError, OSError), locked(self._lock, self.folder, command, "--run-dir"):
                 log.debug("%s was left by a killed process", self._lock)
-
-    @property
-    def _lock(self) -> Path:
-        return self.folder / LOCK_NAME
 
 
 def _whole(folders: Iterable[Path], count: int | None) -> list[Path]:
