@@ -26,8 +26,7 @@ def command(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs per row, each with the next seed.")] = 1,
     scale: Annotated[
-        bool,
-        typer.Option("--scale", help="Apply the ratios of the rows to the sizes of RECIPE, not to those of the paper."),
+        bool, typer.Option(help="Apply the ratios of the rows to the sizes of RECIPE, not to those of the paper.")
     ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time.  [default: one per CUDA device, else 1]")

@@ -18,10 +18,8 @@ FORMATS = (".html", ".svg", ".pdf", ".png")
 
 
 def command(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.", show_default=False)
-    ],
-    source: Annotated[str, typer.Option(metavar="TEXT", help="Source sentence.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")],
+    source: Annotated[str, typer.Option(metavar="TEXT", help="Source sentence.")],
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Target sentence.  [default: the model's own translation]")
     ] = None,
@@ -49,7 +47,7 @@ def command(
             help="Show only the attention of this word, as Figures 3 and 4 of the paper do. On a page, click a word.",
         ),
     ] = None,
-    words: Annotated[bool, typer.Option("--words", help="Join subwords into words.")] = False,
+    words: Annotated[bool, typer.Option(help="Join subwords into words.")] = False,
     from_: FromOption = None,
     to: ToOption = None,
     device: DeviceOption = "auto",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.")],
     last: Annotated[
         int | None,
         typer.Option(min=1, help="Average the last N checkpoints.  [default: decoding.average_last of the recipe]"),
@@ -29,8 +29,7 @@ def command(
         Path | None, typer.Option(metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]")
     ] = None,
     search: Annotated[
-        bool,
-        typer.Option("--search", help="Write no model; try many averages on the validation set (RUN/averaging.json)."),
+        bool, typer.Option(help="Write no model; try many averages on the validation set (RUN/averaging.json).")
     ] = False,
     metric: Annotated[
         Literal["bleu", "nll"] | None,

@@ -12,19 +12,14 @@ def command(
     *,
     models: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="MODEL...", help="Model or run folders; probabilities of several are averaged.", show_default=False
-        ),
+        typer.Argument(metavar="MODEL...", help="Model or run folders; probabilities of several are averaged."),
     ],
     input_: InputOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Labels; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]"
-        ),
+        Path | None, typer.Option(help="Labels; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
     ] = None,
     json_: Annotated[
-        bool, typer.Option("--json", help="Write a JSON object per line: label and probabilities, or the number.")
+        bool, typer.Option(help="Write a JSON object per line: label and probabilities, or the number.")
     ] = False,
     strict: StrictOption = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,

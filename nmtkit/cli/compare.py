@@ -12,8 +12,7 @@ from nmtkit.files import write_json
 
 def command(
     runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN RUN...", help="Folders of runs. The first is the baseline.", show_default=False),
+        list[Path], typer.Argument(metavar="RUN RUN...", help="Folders of runs. The first is the baseline.")
     ],
     metric: Annotated[
         list[str] | None,

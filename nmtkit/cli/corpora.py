@@ -15,13 +15,13 @@ from nmtkit.errors import DataError
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show this corpus with all of its files.", show_default=False)
+        str | None, typer.Argument(metavar="[NAME]", help="Show this corpus with all of its files.")
     ] = None,
     languages: Annotated[
         str | None, typer.Option(metavar="en-de", help="List corpora of this pair, in either direction.")
     ] = None,
     sacrebleu: Annotated[
-        bool, typer.Option("--sacrebleu", help="List sacreBLEU's test sets, named sacrebleu:NAME in a recipe.")
+        bool, typer.Option(help="List sacreBLEU's test sets, named sacrebleu:NAME in a recipe.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON with addresses, sizes, checksums and licences.")

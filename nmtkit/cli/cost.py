@@ -25,8 +25,7 @@ _ASSUMED_CHARACTERS = 100
 
 def command(
     what: Annotated[
-        str | None,
-        typer.Argument(metavar="[RECIPE or RUN]", help="A recipe, or the folder of a run.", show_default=False),
+        str | None, typer.Argument(metavar="[RECIPE or RUN]", help="A recipe, or the folder of a run.")
     ] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="Number of devices.  [default: 1]")] = None,
     device_type: Annotated[
@@ -56,7 +55,7 @@ def command(
         ),
     ] = None,
     list_devices: Annotated[
-        bool, typer.Option("--list-devices", help="Print the known GPUs, their peak rates and the sources of these.")
+        bool, typer.Option(help="Print the known GPUs, their peak rates and the sources of these.")
     ] = False,
     run_dir: RunDirOption = None,
     set_: SetOption = None,

@@ -10,13 +10,8 @@ from nmtkit.cli.options import QuietOption, ThreadsOption
 
 
 def command(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.", show_default=False)
-    ],
-    format_: Annotated[
-        Literal["ctranslate2", "huggingface"],
-        typer.Option("--format", help="Library to convert to.", show_default=False),
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")],
+    format_: Annotated[Literal["ctranslate2", "huggingface"], typer.Option(help="Library to convert to.")],
     quantization: Annotated[
         str,
         typer.Option(

@@ -19,7 +19,7 @@ from nmtkit.text.extraction import Method, cut, rank, read_examples
 
 def command(
     input_: Annotated[
-        Path | None, typer.Option("--input", help="Examples as JSON lines, plain or compressed.  [default: stdin]")
+        Path | None, typer.Option(help="Examples as JSON lines, plain or compressed.  [default: stdin]")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File for the result, plain or .gz.  [default: stdout]")] = None,
     method: Annotated[
@@ -31,9 +31,7 @@ def command(
         ),
     ] = "tf-idf",
     length: Annotated[int | None, typer.Option(min=1, help="Words to keep per example.  [default: all]")] = None,
-    target_length: Annotated[
-        bool, typer.Option("--target-length", help="Keep as many words as the target of the example has.")
-    ] = False,
+    target_length: Annotated[bool, typer.Option(help="Keep as many words as the target of the example has.")] = False,
     paragraphs: Annotated[
         int | None, typer.Option(min=1, help="Paragraphs (sumbasic: sentences) to keep per example.  [default: all]")
     ] = None,
@@ -48,8 +46,7 @@ def command(
         ),
     ] = "text",
     with_title: Annotated[
-        bool,
-        typer.Option("--with-title", help="Begin each line of text with title or query and a tab, to train on it."),
+        bool, typer.Option(help="Begin each line of text with title or query and a tab, to train on it.")
     ] = False,
     targets: Annotated[Path | None, typer.Option(help="File for the targets, one per line, to train on.")] = None,
     quiet: QuietOption = False,

@@ -25,9 +25,7 @@ from nmtkit.cli.options import (
 @search_options("beam", "no_repeat_ngram", beam="sampling")
 def command(
     *,
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.", show_default=False)
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")],
     prompt: Annotated[str, typer.Option(metavar="TEXT", help="Beginning of the text.  [default: none]")] = "",
     prompt_file: Annotated[Path | None, typer.Option(help="File with the beginning of the text.")] = None,
     output: Annotated[Path | None, typer.Option(help="File for the text.  [default: stdout]")] = None,

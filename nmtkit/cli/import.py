@@ -12,19 +12,14 @@ from nmtkit.cli.options import QuietOption
 
 
 def command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Local folder of another library's model.", show_default=False)
-    ],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Model folder to write.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Local folder of another library's model.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Model folder to write.")],
     source_language: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Language of the source.  [default: as FOLDER states]", show_default=False),
+        str | None, typer.Option(metavar="CODE", help="Language of the source.  [default: as FOLDER states]")
     ] = None,
     target_language: Annotated[
         str | None,
-        typer.Option(
-            metavar="CODE", help="Language of the target.  [default: as FOLDER states; en for GPT]", show_default=False
-        ),
+        typer.Option(metavar="CODE", help="Language of the target.  [default: as FOLDER states; en for GPT]"),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:

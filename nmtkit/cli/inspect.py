@@ -12,17 +12,12 @@ from nmtkit.console import say
 
 
 def command(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a prepared run.", show_default=False)],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a prepared run.")],
     line: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.",
-            show_default=False,
-        ),
+        int, typer.Option(min=1, help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.")
     ],
     corpus: Annotated[str | None, typer.Option(metavar="NAME", help="Count the lines of this corpus only.")] = None,
-    valid: Annotated[bool, typer.Option("--valid", help="Show a pair of the validation data.")] = False,
+    valid: Annotated[bool, typer.Option(help="Show a pair of the validation data.")] = False,
     mirror: MirrorOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

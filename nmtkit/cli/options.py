@@ -19,17 +19,14 @@ if TYPE_CHECKING:
     from nmtkit.decoding.engine import Sampling
 
 RecipeArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).", show_default=False
-    ),
+    str, typer.Argument(metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).")
 ]
 RunDirOption = Annotated[
-    Path | None, typer.Option("--run-dir", metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")
+    Path | None, typer.Option(metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated."),
+    typer.Option(metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated."),
 ]
 MirrorOption = Annotated[
     Path | None,
@@ -66,22 +63,16 @@ TopPOption = Annotated[
 ]
 SeedOption = Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")]
 InputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--input", metavar="FILE", help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]"
-    ),
+    Path | None, typer.Option(help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]")
 ]
 FromOption = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="CODE", help="Source language, for a model that has to know it.", show_default=False
-    ),
+    str | None, typer.Option(metavar="CODE", help="Source language, for a model that has to know it.")
 ]
 ToOption = Annotated[
-    str | None, typer.Option("--to", metavar="CODE", help="Target language, such as fr, of a model with several.")
+    str | None, typer.Option(metavar="CODE", help="Target language, such as fr, of a model with several.")
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at invalid UTF-8 instead of replacing it.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors to stderr.")]
+StrictOption = Annotated[bool, typer.Option(help="Stop at invalid UTF-8 instead of replacing it.")]
+QuietOption = Annotated[bool, typer.Option(help="Print only warnings and errors to stderr.")]
 
 
 class TrackerName(StrEnum):
@@ -114,8 +105,8 @@ _METAVARS = {int: "N", float: "X", Path: "FILE"}
 
 
 def complete_options(command: Callable[..., None]) -> None:
-    """Complete the options of a command: add a metavar by type (N, X, FILE, or the choices), and an upper bound to
-    numbers, above any real use."""
+    """Complete the options of a command: add the name by parameter, a metavar by type (N, X, FILE, or the choices), and
+    an upper bound to numbers, above any real use."""
     for name, parameter in inspect.signature(command).parameters.items():
         kind, *details = get_args(parameter.annotation) or [None]
         types = _types_in(kind)
@@ -125,6 +116,9 @@ def complete_options(command: Callable[..., None]) -> None:
         metavar = "|".join(choices) or next((_METAVARS[type_] for type_ in types if type_ in _METAVARS), None)
         for option in details:
             if isinstance(option, OptionInfo):
+                # Typer keeps a stated name as the default, and gives a flag without a name its opposite --no-NAME.
+                if option.default is ... and kind != bool | None:
+                    option.default = f"--{name.strip('_').replace('_', '-')}"
                 option.metavar = option.metavar or metavar
                 if {int, float} & set(types) and option.max is None:
                     option.max = _UPPER_BOUNDS.get(name, MANY)

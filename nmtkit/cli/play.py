@@ -12,9 +12,7 @@ from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_f
 
 def command(
     *,
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders, played in turn.", show_default=False)
-    ],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders, played in turn.")],
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 100,
     target_return: Annotated[
         str | None,
@@ -39,12 +37,11 @@ def command(
             metavar="NAME", help="graph, key-to-door, ..., or MODULE:FUNCTION.  [default: that of the training]"
         ),
     ] = None,
-    random: Annotated[bool, typer.Option("--random", help="Play episodes of random actions as well.")] = False,
+    random: Annotated[bool, typer.Option(help="Play episodes of random actions as well.")] = False,
     max_steps: Annotated[int | None, typer.Option(min=1, help="End episodes after this number of steps.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of episodes and actions.")] = 1,
     json_: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="File for all figures and rewards; the first model's stand first."),
+        Path | None, typer.Option(help="File for all figures and rewards; the first model's stand first.")
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

@@ -30,12 +30,9 @@ def command(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes for checking and encoding text.  [default: all cores]")
     ] = None,
-    download_only: Annotated[
-        bool, typer.Option("--download-only", help="Only download and verify the files of the corpora.")
-    ] = False,
+    download_only: Annotated[bool, typer.Option(help="Only download and verify the files of the corpora.")] = False,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Only read the corpora and report problems in the text; write no training data."),
+        bool, typer.Option(help="Only read the corpora and report problems in the text; write no training data.")
     ] = False,
     processes: Annotated[int, typer.Option(min=1, help="Processes that translate generated corpora.")] = 1,
     device: DeviceOption = "auto",

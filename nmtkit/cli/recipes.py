@@ -13,8 +13,7 @@ from nmtkit.errors import RecipeError
 
 def command(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="Print this recipe, to copy it into a file.", show_default=False),
+        str | None, typer.Argument(metavar="[NAME]", help="Print this recipe, to copy it into a file.")
     ] = None,
 ) -> None:
     """List the built-in recipes, or print one of them.

@@ -11,15 +11,12 @@ from nmtkit.files import write_atomically
 
 
 def command(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs. They need not be finished.", show_default=False),
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs. They need not be finished.")],
     output: Annotated[
         Path | None, typer.Option(help="HTML file.  [default: RUN/report.html; for several, report.html]")
     ] = None,
     no_attention: Annotated[
-        bool, typer.Option("--no-attention", help="Leave out the attention heat maps; then no model has to be loaded.")
+        bool, typer.Option(help="Leave out the attention heat maps; then no model has to be loaded.")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:

@@ -47,8 +47,7 @@ def command(
     ] = None,
     original_weight: Annotated[float, typer.Option(help="Weight of the score that the list already contains.")] = 0.0,
     input_: Annotated[
-        Path | None,
-        typer.Option("--input", help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]"),
+        Path | None, typer.Option(help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]")
     ] = None,
     source: Annotated[
         Path | None, typer.Option(help="Source text, for lists with |||, which do not contain it.")

@@ -35,9 +35,7 @@ class PairedTest(StrEnum):
 
 
 def command(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run that has translations.", show_default=False)
-    ] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run that has translations.")] = None,
     hypotheses: Annotated[
         list[Path] | None,
         typer.Option(
@@ -75,7 +73,7 @@ def command(
             "label or number per line.",
         ),
     ] = None,
-    stemmer: Annotated[bool, typer.Option("--stemmer", help="Strip suffixes of English words for ROUGE.")] = False,
+    stemmer: Annotated[bool, typer.Option(help="Strip suffixes of English words for ROUGE.")] = False,
     separator: Annotated[
         str | None,
         typer.Option(
@@ -123,9 +121,7 @@ def command(
             "separated by tabs. jsonl: JSON lines.  [default: tsv]",
         ),
     ] = None,
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="With --model: also write each token and its log-probability.")
-    ] = False,
+    tokens: Annotated[bool, typer.Option(help="With --model: also write each token and its log-probability.")] = False,
     from_: FromOption = None,
     to: ToOption = None,
     max_tokens: MaxTokensOption = None,

@@ -17,15 +17,7 @@ from nmtkit.corpora.sacrebleu_sets import PREFIX
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.metrics import (
-    METRICS,
-    Score,
-    Scorer,
-    comparable_to,
-    left_out,
-    resamples_for,
-    scores_as_json,
-)
+from nmtkit.evaluation.metrics import METRICS, Score, Scorer, comparable_to, left_out, resamples_for, scores_as_json
 from nmtkit.evaluation.rouge import Rouge
 from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test, testable
 from nmtkit.files import as_text, json_line, write_atomically, write_json

@@ -17,13 +17,12 @@ _MIN_KEY_CHARACTERS = 16
 def command(
     *,
     models: Annotated[
-        list[Path],
-        typer.Argument(metavar="MODEL...", help="Model or run folders, each for other languages.", show_default=False),
+        list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders, each for other languages.")
     ],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
     api_key: Annotated[Path | None, typer.Option(help="File of keys, one per line; requests need one of them.")] = None,
-    no_api_key: Annotated[bool, typer.Option("--no-api-key", help="Serve other machines without a key.")] = False,
+    no_api_key: Annotated[bool, typer.Option(help="Serve other machines without a key.")] = False,
     max_characters: Annotated[int, typer.Option(min=1, help="Characters per request.")] = 5000,
     max_beam: Annotated[int, typer.Option(min=1, max=10_000, help="Beam size per request.")] = 10,
     max_body: Annotated[int, typer.Option(metavar="BYTES", min=1, max=2**30, help="Bytes per request.")] = 2**18,

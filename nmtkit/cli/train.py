@@ -42,8 +42,7 @@ def command(
     verify_resume: Annotated[
         bool,
         typer.Option(
-            "--verify-resume",
-            help="Only check resuming: repeat the updates between the last two resume states and compare bit for bit.",
+            help="Only check resuming: repeat the updates between the last two resume states and compare bit for bit."
         ),
     ] = False,
     device: DeviceOption = "auto",

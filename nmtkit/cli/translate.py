@@ -41,28 +41,20 @@ if TYPE_CHECKING:
 def command(
     *,
     models: Annotated[
-        list[Path],
-        typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.", show_default=False),
+        list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.")
     ],
     input_: InputOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]"
-        ),
+        Path | None, typer.Option(help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
     ] = None,
     json_: Annotated[
-        bool,
-        typer.Option("--json", help="Write a JSON object per line: text, scores, tokens and their log-probabilities."),
+        bool, typer.Option(help="Write a JSON object per line: text, scores, tokens and their log-probabilities.")
     ] = False,
     n_best: Annotated[
-        int,
-        typer.Option(
-            "--n-best", metavar="N", min=1, help="Translations per line, as LINE ||| TEXT ||| FEATURES ||| SCORE."
-        ),
+        int, typer.Option(min=1, help="Translations per line, as LINE ||| TEXT ||| FEATURES ||| SCORE.")
     ] = 1,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="With --json: add the source token each token attends to most.")
+        bool, typer.Option(help="With --json: add the source token each token attends to most.")
     ] = False,
     status: Annotated[
         Path | None,
@@ -87,8 +79,7 @@ def command(
         typer.Option(help="File: lines of a term, a tab and its translation, required where the term occurs."),
     ] = None,
     keep: Annotated[
-        str | None,
-        typer.Option(metavar="KINDS", help="Carry spans over unchanged; some of tags,urls,emails,numbers."),
+        str | None, typer.Option(metavar="KINDS", help="Carry spans over unchanged; some of tags,urls,emails,numbers.")
     ] = None,
     split: Annotated[
         Literal["auto", "always", "never"] | None,
@@ -98,7 +89,7 @@ def command(
         ),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Sample translations (as many as --n-best) instead of searching.")
+        bool, typer.Option(help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,
@@ -118,8 +109,7 @@ def command(
     max_source_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Cut longer sources into segments; join the output.  [default: the longest source in training]",
+            min=1, help="Cut longer sources into segments; join the output.  [default: the longest source in training]"
         ),
     ] = None,
     batch_size: Annotated[

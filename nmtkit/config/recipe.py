@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ValidationError,
-)
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nmtkit.config.schema import (
