@@ -1,6 +1,5 @@
 """`nmtkit ablate`."""
 
-import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import DeviceOption, MirrorOption, QuietOption, RecipeArgument, SetOption, ThreadsOption
+from nmtkit.cli import options
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.experiments.results import failures_of, make_report, result_tables, write_report
@@ -17,7 +16,7 @@ from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
 
 
 def command(
-    recipe: RecipeArgument,
+    recipe: options.Recipe,
     rows: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only the rows or groups (A, B, ...) with these names.")
     ] = None,
@@ -37,11 +36,11 @@ def command(
     only: Annotated[
         str | None, typer.Option(metavar="RUN", help="Do only this run, such as A-h1-seed2; write no table.")
     ] = None,
-    set_: SetOption = None,
-    mirror: MirrorOption = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    set_: options.Set = None,
+    mirror: options.Mirror = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train variations of one recipe, such as the paper's Table 3, and compare them.
 
@@ -112,7 +111,7 @@ def command(
                     console.log.error("%s: %s", count, failures[run.name])
                 write_report(folder, report())
     except SystemExit:  # by a signal
-        console.log.info("the runs save and stop; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
+        console.log.info("the runs save and stop; %s", options.resume_advice())
         raise
     _print(report())
     for path in write_report(folder, report()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import DeviceOption, FromOption, QuietOption, ThreadsOption, ToOption
+from nmtkit.cli import options
 from nmtkit.files import write_atomically
 from nmtkit.page import text
 
@@ -18,7 +18,7 @@ FORMATS = (".html", ".svg", ".pdf", ".png")
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")],
+    model: options.Model,
     source: Annotated[str, typer.Option(metavar="TEXT", help="Source sentence.")],
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Target sentence.  [default: the model's own translation]")
@@ -48,11 +48,11 @@ def command(
         ),
     ] = None,
     words: Annotated[bool, typer.Option(help="Join subwords into words.")] = False,
-    from_: FromOption = None,
-    to: ToOption = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    from_: options.From = None,
+    to: options.To = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show the attention weights of a model for one sentence, as a web page, a figure or in the terminal.
 
@@ -63,8 +63,6 @@ def command(
           --output attention.html
     """
     from nmtkit.decoding.translator import Translator
-    from nmtkit.distributed.cpu import set_threads
-    from nmtkit.distributed.workers import choose_device
     from nmtkit.model_folder import load_model
     from nmtkit.reports.attention_maps import (
         HOW_TO_READ,
@@ -81,8 +79,7 @@ def command(
     if output is not None and output.suffix == ".html" and (kind or layer or head or word):
         raise typer.BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
     console.set_up(quiet=quiet)
-    set_threads(threads)
-    loaded = load_model(find_model(model), choose_device(device))
+    loaded = load_model(find_model(model), options.start_device(device, threads))
     loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to, from_))
     if target is None:
         origin = "The target is the model's own translation."

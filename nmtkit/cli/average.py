@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+from nmtkit.cli import options
 
 if TYPE_CHECKING:
     from nmtkit.training.averaging import Search
@@ -35,9 +35,9 @@ def command(
         Literal["bleu", "nll"] | None,
         typer.Option(help="Metric of --search; nll is faster.  [default: bleu for translations, else nll]"),
     ] = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Average the weights of several checkpoints into one model.
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, InputOption, QuietOption, StrictOption, ThreadsOption, check_files
+from nmtkit.cli import options
 
 
 def command(
@@ -14,18 +14,18 @@ def command(
         list[Path],
         typer.Argument(metavar="MODEL...", help="Model or run folders; probabilities of several are averaged."),
     ],
-    input_: InputOption = None,
+    input_: options.Input = None,
     output: Annotated[
         Path | None, typer.Option(help="Labels; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
     ] = None,
     json_: Annotated[
         bool, typer.Option(help="Write a JSON object per line: label and probabilities, or the number.")
     ] = False,
-    strict: StrictOption = False,
+    strict: options.Strict = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Label text: one label for each line of input, in order; an empty line has an empty label.
 
@@ -42,7 +42,7 @@ def command(
     from nmtkit.distributed.workers import Workers
     from nmtkit.files import is_stream
 
-    check_files([("--output", output)], [("--input", input_)])
+    options.check_files([("--output", output)], [("--input", input_)])
     console.set_up(quiet=quiet)
     with Workers.start(device, "float32", threads, for_decoding=True) as workers:
         classifier = Classifier.load(models, workers.device)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import QuietOption, TrialsOption, check_files
+from nmtkit.cli import options
 from nmtkit.files import write_json
 
 
@@ -26,10 +26,10 @@ def command(
         Literal["bootstrap", "randomization", "mcnemar"] | None,
         typer.Option(help="Significance test to use.  [default: mcnemar for accuracy, bootstrap for other scores]"),
     ] = None,
-    trials: TrialsOption = None,
+    trials: options.Trials = None,
     sentences: Annotated[int, typer.Option(min=0, help="Number of changed sentences to show.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all results as JSON.")] = None,
-    quiet: QuietOption = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare runs: settings that differ, scores with significance tests, cost, and changed sentences.
 
@@ -47,7 +47,7 @@ def command(
     ]
     if trials and paired == "mcnemar":
         raise typer.BadParameter("McNemar's test has no trials", param_hint="--trials")
-    check_files([("--json", json_file)], [("a run", path) for path in owned])
+    options.check_files([("--json", json_file)], [("a run", path) for path in owned])
     console.set_up(quiet=quiet)
     comparison = compare_runs(runs, metrics=metric, method=paired, trials=trials, num_sentences=sentences)
     for table in comparison_tables(comparison):

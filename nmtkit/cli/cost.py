@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import QuietOption, RunDirOption, SetOption, check_files, run_folder
+from nmtkit.cli import options
 from nmtkit.config.recipe import differences, load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.errors import DataError
@@ -57,10 +57,10 @@ def command(
     list_devices: Annotated[
         bool, typer.Option(help="Print the known GPUs, their peak rates and the sources of these.")
     ] = False,
-    run_dir: RunDirOption = None,
-    set_: SetOption = None,
+    run_dir: options.RunDir = None,
+    set_: options.Set = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the same figures as JSON.")] = None,
-    quiet: QuietOption = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Predict the FLOPs, time and memory of a training, or show what a finished training took.
 
@@ -83,7 +83,7 @@ def command(
         return
     if what is None:
         raise typer.BadParameter("give a RECIPE or a RUN, or --list-devices")
-    check_files([("--json", json_file)], [("the recipe", Path(what))])
+    options.check_files([("--json", json_file)], [("the recipe", Path(what))])
     run = Run(Path(what))
     is_run = run.recipe_file.is_file()
     if is_run and (run_dir is not None or set_):
@@ -95,7 +95,7 @@ def command(
         figures = _print_measured(run)
     else:
         recipe = run.recipe() if is_run else load_recipe(what, set_ or [])
-        folder = run.folder if is_run else run_folder(recipe.name, run_dir)
+        folder = run.folder if is_run else options.run_folder(recipe.name, run_dir)
         figures = _print_prediction(recipe, Run(folder), devices or 1, device_type, mfu, rate)
     if json_file is not None:
         write_json(json_file, figures)

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import QuietOption, ThreadsOption
+from nmtkit.cli import options
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")],
+    model: options.Model,
     format_: Annotated[Literal["ctranslate2", "huggingface"], typer.Option(help="Library to convert to.")],
     quantization: Annotated[
         str,
@@ -29,8 +29,8 @@ def command(
             help="Text of the check; 100 lines are translated by both libraries.  [default: the run's validation text]"
         ),
     ] = None,
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Convert a model for CTranslate2 or Hugging Face transformers.
 

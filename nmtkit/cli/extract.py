@@ -1,7 +1,6 @@
 """`nmtkit extract`."""
 
 import re
-import sys
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from nmtkit import console
-from nmtkit.cli.lines import result_lines
-from nmtkit.cli.options import QuietOption, check_files
+from nmtkit.cli import options
+from nmtkit.cli.lines import input_lines, result_lines
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader, json_line
+from nmtkit.files import json_line
 from nmtkit.text.extraction import Method, cut, rank, read_examples
 
 
@@ -21,7 +20,7 @@ def command(
     input_: Annotated[
         Path | None, typer.Option(help="Examples as JSON lines, plain or compressed.  [default: stdin]")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File for the result, plain or .gz.  [default: stdout]")] = None,
+    output: options.Result = None,
     method: Annotated[
         Method,
         typer.Option(
@@ -49,7 +48,7 @@ def command(
         bool, typer.Option(help="Begin each line of text with title or query and a tab, to train on it.")
     ] = False,
     targets: Annotated[Path | None, typer.Option(help="File for the targets, one per line, to train on.")] = None,
-    quiet: QuietOption = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Extract the most relevant paragraphs of long inputs, to summarise them or as a baseline.
 
@@ -61,15 +60,13 @@ def command(
       nmtkit extract --input test.jsonl --method textrank --target-length --output extracted.txt
       nmtkit extract --input train.jsonl --with-title --output train.source --targets train.target
     """
-    check_files([("--output", output), ("--targets", targets)], [("--input", input_)])
+    options.check_files([("--output", output), ("--targets", targets)], [("--input", input_)])
     if with_title and form == "jsonl":
         raise typer.BadParameter("--with-title is for --format text; JSON lines keep the title")
     if length and target_length:
         raise typer.BadParameter("--length and --target-length cannot be combined")
     console.set_up(quiet=quiet)
-    if input_ is None and sys.stdin is None:
-        raise DataError("stdin is closed; pipe examples into it, or give a file with --input")
-    reader = LineReader(input_) if input_ is not None else LineReader(sys.stdin.buffer, name="stdin")
+    reader = input_lines(input_, "examples", "strict")
     with ExitStack() as stack:
         write = stack.enter_context(result_lines(output))
         write_target = stack.enter_context(result_lines(targets)) if targets is not None else None

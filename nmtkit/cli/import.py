@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import QuietOption
+from nmtkit.cli import options
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
         str | None,
         typer.Option(metavar="CODE", help="Language of the target.  [default: as FOLDER states; en for GPT]"),
     ] = None,
-    quiet: QuietOption = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Import a model of another library: OPUS-MT (Marian), M2M-100, NLLB, or the first GPT.
 

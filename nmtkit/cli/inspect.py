@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nmtkit.cli.options import MirrorOption
+from nmtkit.cli import options
 from nmtkit.console import say
 
 
@@ -18,7 +18,7 @@ def command(
     ],
     corpus: Annotated[str | None, typer.Option(metavar="NAME", help="Count the lines of this corpus only.")] = None,
     valid: Annotated[bool, typer.Option(help="Show a pair of the validation data.")] = False,
-    mirror: MirrorOption = None,
+    mirror: options.Mirror = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show one training pair as text, subwords and ids, with its corpus and line number.

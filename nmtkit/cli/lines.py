@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from nmtkit import console
 from nmtkit.errors import DataError
@@ -48,7 +48,23 @@ def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None
     yield write
 
 
-def own_stdin() -> Iterable[bytes]:
+def input_lines(
+    path: Path | None, content: str, errors: Literal["strict", "replace"], prompted: Iterable[bytes] | None = None
+) -> LineReader:
+    """Return a reader of a file, or of stdin.
+
+    Args:
+        content: what to pipe into stdin, for the message if it is closed.
+        prompted: lines that replace those of stdin.
+    """
+    if path is not None:
+        return LineReader(path, errors=errors)
+    if sys.stdin is None:
+        raise DataError(f"stdin is closed; pipe {content} into it, or give a file with --input")
+    return LineReader(_own_stdin() if prompted is None else prompted, name="stdin", errors=errors)
+
+
+def _own_stdin() -> Iterable[bytes]:
     """Return the lines of stdin through a new stream. A thread that waits on ``sys.stdin`` would hold the lock of that
     stream when the interpreter ends, which would then abort."""
     try:

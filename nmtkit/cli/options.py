@@ -4,11 +4,13 @@ import functools
 import inspect
 import math
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo
@@ -16,19 +18,20 @@ from typer.models import OptionInfo
 from nmtkit.errors import DataError
 
 if TYPE_CHECKING:
+    import torch
+
     from nmtkit.decoding.engine import Sampling
 
-RecipeArgument = Annotated[
+Recipe = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).")
 ]
-RunDirOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")
-]
-SetOption = Annotated[
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")]
+RunDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")]
+Set = Annotated[
     list[str] | None,
     typer.Option(metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated."),
 ]
-MirrorOption = Annotated[
+Mirror = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
@@ -36,43 +39,31 @@ MirrorOption = Annotated[
         help="Folder laid out as <host>/<path>; files found there are not downloaded.",
     ),
 ]
-Device = Literal["auto", "cpu", "cuda", "mps"]
-DeviceOption = Annotated[Device, typer.Option(help="Device to compute on.")]
-ThreadsOption = Annotated[
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device to compute on.")]
+Threads = Annotated[
     int | None, typer.Option(min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]")
 ]
-ScoringPrecisionOption = Annotated[
+ScoringPrecision = Annotated[
     Literal["float64", "float32"] | None,
     typer.Option(help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]"),
 ]
-MaxTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Score only the first N tokens of a line.  [default: 1024]")
-]
-BatchTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Source or target tokens per batch.  [default: 2048]")
-]
-TrialsOption = Annotated[
-    int | None, typer.Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")
-]
-TemperatureOption = Annotated[float | None, typer.Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")]
-TopKOption = Annotated[
-    int | None, typer.Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")
-]
-TopPOption = Annotated[
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Score only the first N tokens of a line.  [default: 1024]")]
+BatchTokens = Annotated[int | None, typer.Option(min=1, help="Source or target tokens per batch.  [default: 2048]")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")]
+Temperature = Annotated[float | None, typer.Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")]
+TopK = Annotated[int | None, typer.Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")]
+TopP = Annotated[
     float | None, typer.Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")
 ]
-SeedOption = Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")]
-InputOption = Annotated[
+Seed = Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")]
+Input = Annotated[
     Path | None, typer.Option(help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]")
 ]
-FromOption = Annotated[
-    str | None, typer.Option(metavar="CODE", help="Source language, for a model that has to know it.")
-]
-ToOption = Annotated[
-    str | None, typer.Option(metavar="CODE", help="Target language, such as fr, of a model with several.")
-]
-StrictOption = Annotated[bool, typer.Option(help="Stop at invalid UTF-8 instead of replacing it.")]
-QuietOption = Annotated[bool, typer.Option(help="Print only warnings and errors to stderr.")]
+From = Annotated[str | None, typer.Option(metavar="CODE", help="Source language, for a model that has to know it.")]
+To = Annotated[str | None, typer.Option(metavar="CODE", help="Target language, such as fr, of a model with several.")]
+Result = Annotated[Path | None, typer.Option(help="File for the result, plain or .gz.  [default: stdout]")]
+Strict = Annotated[bool, typer.Option(help="Stop at invalid UTF-8 instead of replacing it.")]
+Quiet = Annotated[bool, typer.Option(help="Print only warnings and errors to stderr.")]
 
 
 class TrackerName(StrEnum):
@@ -82,7 +73,7 @@ class TrackerName(StrEnum):
     WANDB = "wandb"
 
 
-TrackerOption = Annotated[
+Tracker = Annotated[
     list[TrackerName] | None,
     typer.Option(
         callback=lambda trackers: list(dict.fromkeys(trackers or [])),
@@ -237,6 +228,29 @@ def _belongs_to_model(path: Path) -> bool:
     in_tokenizer = path.parent.name == "tokenizer"
     folder = path.parent.parent if in_tokenizer else path.parent
     return (folder / "model.json").is_file() and (in_tokenizer or path.name in MODEL_FILES)
+
+
+def start_device(device: str, threads: int | None) -> "torch.device":
+    """Set the CPU threads of this process and return the torch device of --device."""
+    from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.workers import choose_device
+
+    set_threads(threads)
+    return choose_device(device)
+
+
+def launch_processes(processes: int, device: str) -> NoReturn:
+    """Run this command again in several processes, and exit with their exit code."""
+    from nmtkit.distributed.launch import launch
+    from nmtkit.distributed.workers import check_processes
+
+    check_processes(processes, device)
+    sys.exit(launch(processes, sys.argv[1:]))
+
+
+def resume_advice() -> str:
+    """Return advice on how to resume this command."""
+    return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"
 
 
 def run_folder(recipe_name: str, run_dir: Path | None) -> Path:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption, check_files
+from nmtkit.cli import options
 
 
 def command(
@@ -43,9 +43,9 @@ def command(
     json_: Annotated[
         Path | None, typer.Option(help="File for all figures and rewards; the first model's stand first.")
     ] = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Play episodes with models of decisions, and print success rate, mean return and lengths with 95 % intervals.
 
@@ -56,8 +56,6 @@ def command(
     from nmtkit import console
     from nmtkit.data.episodes import Facts
     from nmtkit.decoding.play import Played, PlayRequest, outcome_of, play, play_at_random
-    from nmtkit.distributed.cpu import set_threads
-    from nmtkit.distributed.workers import choose_device
     from nmtkit.files import write_json
     from nmtkit.model_folder import load_model
     from nmtkit.run import find_model
@@ -70,16 +68,16 @@ def command(
             target = math.nan
         if not math.isfinite(target):
             raise typer.BadParameter("give best, predicted or a number", param_hint="--target-return")
-    check_files([("--json", json_)], [])
+    options.check_files([("--json", json_)], [])
     console.set_up(quiet=quiet)
-    set_threads(threads)
     request = PlayRequest(
         episodes=episodes, target=target, prior=prior, min_probability=min_probability, is_greedy=not sample,
         environment=environment, seed=seed, max_steps=max_steps,
     )  # fmt: skip
+    torch_device = options.start_device(device, threads)
     played: dict[str, list[Played]] = {}
     for model in models:
-        loaded = load_model(find_model(model), choose_device(device))
+        loaded = load_model(find_model(model), torch_device)
         played[str(model)] = play(loaded, request)
     if random:
         facts = Facts.of(loaded.tokenizer)

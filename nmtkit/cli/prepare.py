@@ -1,32 +1,22 @@
 """`nmtkit prepare`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import (
-    DeviceOption,
-    MirrorOption,
-    QuietOption,
-    RecipeArgument,
-    RunDirOption,
-    SetOption,
-    ThreadsOption,
-    run_folder,
-)
+from nmtkit.cli import options
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import GeneratedCorpus, Recipe
 from nmtkit.errors import DataError
 
 
 def command(
-    recipe: RecipeArgument,
-    run_dir: RunDirOption = None,
-    set_: SetOption = None,
-    mirror: MirrorOption = None,
+    recipe: options.Recipe,
+    run_dir: options.RunDir = None,
+    set_: options.Set = None,
+    mirror: options.Mirror = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes for checking and encoding text.  [default: all cores]")
     ] = None,
@@ -35,9 +25,9 @@ def command(
         bool, typer.Option(help="Only read the corpora and report problems in the text; write no training data.")
     ] = False,
     processes: Annotated[int, typer.Option(min=1, help="Processes that translate generated corpora.")] = 1,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Prepare the training data: download, check and clean the corpora, learn subwords, write RUN/data.
 
@@ -62,17 +52,13 @@ def command(
     if max(processes, launched) > 1 and (not has_generated or check or download_only):
         raise typer.BadParameter("several processes only translate generated corpora", param_hint="--processes")
     if processes > launched:
-        from nmtkit.distributed.launch import launch
-        from nmtkit.distributed.workers import check_processes
-
-        check_processes(processes, device)
-        sys.exit(launch(processes, sys.argv[1:]))
+        options.launch_processes(processes, device)
     if download_only:
         files = download(loaded, mirror=mirror)
         rows = [[str(file.path), f"{file.num_bytes / 1e6:,.1f}", file.sha256] for file in files]
         console.print_table("Verified files", ["file", "MB", "sha256"], rows)
         return
-    folder = run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir)
     if check:
         _check(loaded, folder, mirror, workers)
         return

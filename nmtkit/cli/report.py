@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import QuietOption
+from nmtkit.cli import options
 from nmtkit.files import write_atomically
 
 
@@ -18,7 +18,7 @@ def command(
     no_attention: Annotated[
         bool, typer.Option(help="Leave out the attention heat maps; then no model has to be loaded.")
     ] = False,
-    quiet: QuietOption = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write a web page about one or more runs, and RUN/card.md with everything needed to repeat each run.
 

@@ -1,6 +1,5 @@
 """`nmtkit rerank`."""
 
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,26 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from nmtkit import console
-from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
-from nmtkit.cli.options import (
-    BatchTokensOption,
-    DeviceOption,
-    FromOption,
-    MaxTokensOption,
-    QuietOption,
-    ScoringPrecisionOption,
-    ThreadsOption,
-    ToOption,
-    check_files,
-    search_options,
-)
-from nmtkit.errors import DataError, ModelError
+from nmtkit.cli import options
+from nmtkit.cli.lines import input_lines, result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+from nmtkit.errors import ModelError
 from nmtkit.files import LineReader
 
 WINDOW_HYPOTHESES = 4000
 
 
-@search_options("length_penalty", "alpha")
+@options.search_options("length_penalty", "alpha")
 def command(
     *,
     models: Annotated[
@@ -56,20 +44,20 @@ def command(
         int | None,
         typer.Option(metavar="0|1", min=0, max=1, help="First line number in the lists: 0 or 1.  [default: detected]"),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File for the result, plain or .gz.  [default: stdout]")] = None,
+    output: options.Result = None,
     whole_list: Annotated[
         bool,
         typer.Option("--list", help="Write the complete lists in their new order instead of only the best hypotheses."),
     ] = False,
     search: dict[str, Any],
-    from_: FromOption = None,
-    to: ToOption = None,
-    max_tokens: MaxTokensOption = None,
-    batch_tokens: BatchTokensOption = None,
-    precision: ScoringPrecisionOption = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    from_: options.From = None,
+    to: options.To = None,
+    max_tokens: options.MaxTokens = None,
+    batch_tokens: options.BatchTokens = None,
+    precision: options.ScoringPrecision = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Choose the best hypothesis from each n-best list with one or more models.
 
@@ -81,32 +69,24 @@ def command(
     from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
     from nmtkit.decoding.lengths import length_penalty
     from nmtkit.decoding.rerank import Feature, as_lines, read_lists, rerank
-    from nmtkit.distributed.cpu import set_threads
-    from nmtkit.distributed.workers import choose_device
 
     weights = weights or [1.0]
     if len(weights) not in (1, len(models)):
         raise typer.BadParameter(
             f"--model is given {len(models)} times, but --weight {len(weights)} times; give one --weight per --model"
         )
-    check_files([("--output", output)], [("--input", input_), ("--source", source)])
+    options.check_files([("--output", output)], [("--input", input_), ("--source", source)])
     console.set_up(quiet=quiet)
-    if input_ is None and sys.stdin is None:
-        raise DataError("stdin is closed; pipe n-best lists into it, or give a file with --input")
-    reader = (
-        LineReader(input_, errors="replace")
-        if input_ is not None
-        else LineReader(sys.stdin.buffer, name="stdin", errors="replace")
-    )
+    reader = input_lines(input_, "n-best lists", "replace")
     sources = None if source is None else LineReader(source, errors="replace")
     lists = read_lists(reader, None if sources is None else list(sources), count_from)
     max_tokens = max_tokens or MAX_TOKENS
-    set_threads(threads)
+    torch_device = options.start_device(device, threads)
     features, context = [], 0
     # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     for group, weight in zip(groups, weights, strict=True):
-        decoder = ForcedDecoder.load(group, choose_device(device), precision, to, from_)
+        decoder = ForcedDecoder.load(group, torch_device, precision, to, from_)
         decoding = decoder.decoding.model_copy(update=search)
         score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
         if "target" in decoder.tokenizer.context_sides:

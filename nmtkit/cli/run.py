@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import (
-    DeviceOption,
-    MirrorOption,
-    QuietOption,
-    RecipeArgument,
-    RunDirOption,
-    SetOption,
-    ThreadsOption,
-    TrackerOption,
-    run_folder,
-)
-from nmtkit.cli.train import resume_advice, train_or_stop
+from nmtkit.cli import options
+from nmtkit.cli.train import train_or_stop
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_lines
@@ -39,15 +29,15 @@ _MAIN_METRICS = (
 
 
 def command(
-    recipe: RecipeArgument,
-    run_dir: RunDirOption = None,
-    set_: SetOption = None,
-    mirror: MirrorOption = None,
+    recipe: options.Recipe,
+    run_dir: options.RunDir = None,
+    set_: options.Set = None,
+    mirror: options.Mirror = None,
     processes: Annotated[int, typer.Option(min=1, help="Number of training processes, one per device.")] = 1,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    tracker: TrackerOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    tracker: options.Tracker = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Prepare, train, average, translate and score. Steps that are finished are skipped.
 
@@ -60,7 +50,7 @@ def command(
     """
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, set_ or [])
-    folder = run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir)
 
     from nmtkit.distributed.launch import launch
     from nmtkit.distributed.workers import check_processes, is_launched
@@ -84,11 +74,11 @@ def command(
             loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [], launched=launched
         )
     except SystemExit:  # by a signal, outside of training
-        console.log.info("stopped; %s", resume_advice())
+        console.log.info("stopped; %s", options.resume_advice())
         raise
     if result.exit_code:
         if launched is None:
-            console.log.info("saved; %s", resume_advice())
+            console.log.info("saved; %s", options.resume_advice())
         sys.exit(result.exit_code)
     task = task_of(loaded.data)
     use = f"nmtkit {task.command} {shlex.quote(str(folder))}"

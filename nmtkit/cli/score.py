@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import (
-    BatchTokensOption,
-    DeviceOption,
-    FromOption,
-    MaxTokensOption,
-    MirrorOption,
-    QuietOption,
-    ScoringPrecisionOption,
-    ThreadsOption,
-    ToOption,
-    TrialsOption,
-    check_files,
-)
+from nmtkit.cli import options
 
 if TYPE_CHECKING:
     from nmtkit.evaluation.comet import Comet
@@ -60,7 +48,7 @@ def command(
     target_language: Annotated[
         str | None, typer.Option(metavar="de", help="Target language; it decides how text is tokenised.")
     ] = None,
-    mirror: MirrorOption = None,
+    mirror: options.Mirror = None,
     text: Annotated[
         Literal["plain", "tokenized"], typer.Option(help="tokenized: the text is already split into words.")
     ] = "plain",
@@ -95,7 +83,7 @@ def command(
             "--metric labels."
         ),
     ] = None,
-    trials: TrialsOption = None,
+    trials: options.Trials = None,
     comet: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Score with COMET too: a checkpoint, or Unbabel/wmt22-comet-da.")
     ] = None,
@@ -122,14 +110,14 @@ def command(
         ),
     ] = None,
     tokens: Annotated[bool, typer.Option(help="With --model: also write each token and its log-probability.")] = False,
-    from_: FromOption = None,
-    to: ToOption = None,
-    max_tokens: MaxTokensOption = None,
-    batch_tokens: BatchTokensOption = None,
-    precision: ScoringPrecisionOption = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    from_: options.From = None,
+    to: options.To = None,
+    max_tokens: options.MaxTokens = None,
+    batch_tokens: options.BatchTokens = None,
+    precision: options.ScoringPrecision = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Score translations with BLEU, chrF, TER and others, and print the signature of each metric.
 
@@ -158,7 +146,7 @@ def command(
         )
     if mirror is not None and not test_set and str(mirror) != os.environ.get("NMTKIT_MIRROR"):
         raise typer.BadParameter("needs --test-set", param_hint="--mirror")
-    check_files(
+    options.check_files(
         [("--json", json_file), ("--sentences", sentences), ("--output", output)],
         [("--source", source)]
         + [("--hypothesis", path) for path in hypotheses or []]
@@ -245,12 +233,9 @@ def command(
 def _load_comet(model: str | None, device: str, threads: int | None) -> "Comet | None":
     if model is None:
         return None
-    from nmtkit.distributed.cpu import set_threads
-    from nmtkit.distributed.workers import choose_device
     from nmtkit.evaluation.comet import Comet
 
-    set_threads(threads)
-    return Comet(model, choose_device(device))
+    return Comet(model, options.start_device(device, threads))
 
 
 def _score_run(run: Path, confidence: int | None, comet: str | None, device: str, threads: int | None) -> None:

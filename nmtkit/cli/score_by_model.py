@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit import console
+from nmtkit.cli import options
 from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
 from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
 from nmtkit.decoding.running_text import ContinuationScorer, score_text, trained_length
-from nmtkit.distributed.cpu import set_threads
-from nmtkit.distributed.workers import choose_device
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import LineReader, json_line
 from nmtkit.model_folder import load_model
@@ -47,8 +46,7 @@ def score_by_model(
     if source.is_file() and hypothesis.is_file():
         # This also checks the numbers of lines before a large model is loaded.
         total = sum(1 for _ in _pairs(*(LineReader(path, errors="replace") for path in (source, hypothesis))))
-    set_threads(threads)
-    chosen_device = choose_device(device)
+    chosen_device = options.start_device(device, threads)
     decoder: ForcedDecoder | ContinuationScorer
     if len(models) == 1 and not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
         decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device))
@@ -87,8 +85,7 @@ def score_running_text(
     Raises:
         NmtkitError: the text cannot be read or has fewer than two tokens, or the model is no language model.
     """
-    set_threads(threads)
-    loaded = load_model(find_model(model), choose_device(device))
+    loaded = load_model(find_model(model), options.start_device(device, threads))
     task = task_of(loaded.tokenizer)
     if task.command == "translate":
         raise ModelError(f"{model}: this model translates, so its scores need --source")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmtkit.cli.options import DeviceOption, QuietOption, ThreadsOption
+from nmtkit.cli import options
 
 _MIN_KEY_CHARACTERS = 16
 
@@ -38,9 +38,9 @@ def command(
     precision: Annotated[
         Literal["float32", "bf16", "fp16"], typer.Option(help="As for `nmtkit translate`.")
     ] = "float32",
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Serve models over HTTP: a page to translate on, and LibreTranslate's API, which /docs describes.
 

@@ -1,7 +1,6 @@
 """`nmtkit train`."""
 
 import json
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmtkit import console
-from nmtkit.cli.options import (
-    DeviceOption,
-    QuietOption,
-    RecipeArgument,
-    RunDirOption,
-    SetOption,
-    ThreadsOption,
-    TrackerOption,
-    run_folder,
-)
+from nmtkit.cli import options
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
 
@@ -29,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: RecipeArgument,
-    run_dir: RunDirOption = None,
-    set_: SetOption = None,
+    recipe: options.Recipe,
+    run_dir: options.RunDir = None,
+    set_: options.Set = None,
     processes: Annotated[int, typer.Option(min=1, help="Number of processes, one per device.")] = 1,
     init: Annotated[
         Path | None,
@@ -45,10 +35,10 @@ def command(
             help="Only check resuming: repeat the updates between the last two resume states and compare bit for bit."
         ),
     ] = False,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    tracker: TrackerOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    tracker: options.Tracker = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a model and write checkpoints. Run the same command again to resume.
 
@@ -63,15 +53,11 @@ def command(
         check_trackers(tracker)
     overrides = [*(set_ or []), *([f"training.init={json.dumps(str(init))}"] if init is not None else [])]
     if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
-        from nmtkit.distributed.launch import launch
-        from nmtkit.distributed.workers import check_processes
-
         load_recipe(recipe, overrides)
-        check_processes(processes, device)
-        sys.exit(launch(processes, sys.argv[1:]))
+        options.launch_processes(processes, device)
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, overrides)
-    folder = run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir)
     if not verify_resume:
         train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
         console.log.info("next: nmtkit average %s", folder)
@@ -91,7 +77,7 @@ def train_or_stop(recipe: Recipe, run_dir: Path, *, device: str, threads: int | 
 
         result = train(recipe, run_dir, workers, trackers)
     if result.signal is not None:
-        console.log.info("saved; %s", resume_advice())
+        console.log.info("saved; %s", options.resume_advice())
         sys.exit(128 + result.signal)
 
 
@@ -104,10 +90,5 @@ def _workers(recipe: Recipe, device: str, threads: int | None) -> "Iterator[Work
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             yield workers
     except SystemExit:
-        console.log.info("stopped without saving again; %s", resume_advice())
+        console.log.info("stopped without saving again; %s", options.resume_advice())
         raise
-
-
-def resume_advice() -> str:
-    """Return advice on how to resume."""
-    return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"

@@ -2,7 +2,6 @@
 
 import functools
 import io
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,23 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from nmtkit.cli.options import (
-    DeviceOption,
-    FromOption,
-    InputOption,
-    QuietOption,
-    SeedOption,
-    StrictOption,
-    TemperatureOption,
-    ThreadsOption,
-    ToOption,
-    TopKOption,
-    TopPOption,
-    check_files,
-    check_sampling,
-    sampling_of,
-    search_options,
-)
+from nmtkit.cli import options
 from nmtkit.config.schema import DecodingConfig
 
 if TYPE_CHECKING:
@@ -37,13 +20,13 @@ if TYPE_CHECKING:
     from nmtkit.text.terms import Kind
 
 
-@search_options(*(name for name in DecodingConfig.model_fields if name != "average_last"))
+@options.search_options(*(name for name in DecodingConfig.model_fields if name != "average_last"))
 def command(
     *,
     models: Annotated[
         list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.")
     ],
-    input_: InputOption = None,
+    input_: options.Input = None,
     output: Annotated[
         Path | None, typer.Option(help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
     ] = None,
@@ -63,9 +46,9 @@ def command(
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
-    from_: FromOption = None,
-    to: ToOption = None,
-    strict: StrictOption = False,
+    from_: options.From = None,
+    to: options.To = None,
+    strict: options.Strict = False,
     search: dict[str, Any],
     forbid: Annotated[
         list[str] | None, typer.Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")
@@ -91,10 +74,10 @@ def command(
     sample: Annotated[
         bool, typer.Option(help="Sample translations (as many as --n-best) instead of searching.")
     ] = False,
-    temperature: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    seed: SeedOption = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = None,
     mbr: Annotated[
         int | None,
         typer.Option(
@@ -135,9 +118,9 @@ def command(
         Literal["float32", "bf16", "fp16"],
         typer.Option(help="For torch: bf16 and (GPU only) fp16 are faster but change some translations."),
     ] = "float32",
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Translate text: one line of output for each line of input, in order. Empty lines stay empty; for a model trained
     with context, they separate documents.
@@ -163,10 +146,10 @@ def command(
         raise typer.BadParameter("needs --mbr", param_hint="--mbr-metric")
     sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
     is_sampled = sample or mbr is not None
-    check_sampling(sampling_options, None if is_sampled else "needs --sample or --mbr")
+    options.check_sampling(sampling_options, None if is_sampled else "needs --sample or --mbr")
     if is_sampled and search.get("beam") is not None:
         raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
-    check_files(
+    options.check_files(
         [("--output", output), ("--status", status)],
         [("--input", input_), ("--prefix", prefix), ("--require", require), ("--glossary", glossary)],
     )
@@ -179,11 +162,7 @@ def command(
             raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
         raise typer.BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
-        from nmtkit.distributed.launch import launch
-        from nmtkit.distributed.workers import check_processes
-
-        check_processes(processes, device)
-        sys.exit(launch(processes, sys.argv[1:]))
+        options.launch_processes(processes, device)
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
 
     only_torch = {
@@ -224,7 +203,7 @@ def command(
             set_threads(min(2, translator.num_threads))
         request = TranslationRequest(
             n_best=mbr or n_best,
-            sampling=sampling_of(temperature, top_k, top_p, seed) if is_sampled else None,
+            sampling=options.sampling_of(temperature, top_k, top_p, seed) if is_sampled else None,
             forbidden=tuple(forbid or ()),
             attention=alignment,
             max_source_tokens=max_source_tokens,
@@ -287,15 +266,15 @@ def translate_to_file(
         reader, source_sha256 = translate_file(job, input_, output, status=status, strict=strict, workers=workers)
     except SystemExit:  # by a signal
         if is_first:
-            console.log.info("stopped; to resume, run: nmtkit %s", shlex.join(sys.argv[1:]))
+            console.log.info("stopped; %s", options.resume_advice())
         raise
     if is_first:
         warn_of_invalid_lines(reader)
         if (translated := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
             run, test_set = translated
-            options = job.description()
-            decoding, sums = options.pop("decoding"), list(job.engine.model_sha256)
-            made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": options}
+            settings, sums = job.description(), list(job.engine.model_sha256)
+            decoding = settings.pop("decoding")
+            made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": settings}
             run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **made_from})
 
 
@@ -304,23 +283,18 @@ def translate_stream(
 ) -> None:
     """Translate lines as they arrive, from a pipe, a terminal or a special file, or to stdout."""
     from nmtkit import console
-    from nmtkit.cli.lines import own_stdin, warn_of_invalid_lines, write_stdout_as_text
+    from nmtkit.cli.lines import input_lines, warn_of_invalid_lines, write_stdout_as_text
     from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
-    from nmtkit.errors import DataError
     from nmtkit.files import LineReader, write_atomically
 
     job.check()
     if output is None:
         write_stdout_as_text()
     errors: Literal["strict", "replace"] = "strict" if strict else "replace"
-    interactive = False
-    if input_ is not None:
-        reader = LineReader(input_, errors=errors)
-    elif sys.stdin is None:
-        raise DataError("stdin is closed; pipe text into it, or give a file with --input")
-    else:
-        interactive = sys.stdin.isatty() and output is None and sys.stdout.isatty()
-        reader = LineReader(_prompted() if interactive else own_stdin(), name="stdin", errors=errors)
+    interactive = (
+        input_ is None and output is None and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    )
+    reader = input_lines(input_, "text", errors, _prompted() if interactive else None)
     with ExitStack() as stack:
         # Take stdout before a live progress bar replaces it.
         result = sys.stdout if output is None else stack.enter_context(write_atomically(output))
