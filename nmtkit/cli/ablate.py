@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -18,23 +18,19 @@ from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
 def command(
     recipe: options.Recipe,
     rows: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Only the rows or groups (A, B, ...) with these names.")
+        str | None, Option(metavar="NAME,...", help="Only the rows or groups (A, B, ...) with these names.")
     ] = None,
-    rows_file: Annotated[
-        Path | None, typer.Option(help="Rows of your own, in TOML.  [default: the paper's Table 3]")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of runs per row, each with the next seed.")] = 1,
+    rows_file: Annotated[Path | None, Option(help="Rows of your own, in TOML.  [default: the paper's Table 3]")] = None,
+    seeds: Annotated[int, Option(min=1, help="Number of runs per row, each with the next seed.")] = 1,
     scale: Annotated[
-        bool, typer.Option(help="Apply the ratios of the rows to the sizes of RECIPE, not to those of the paper.")
+        bool, Option(help="Apply the ratios of the rows to the sizes of RECIPE, not to those of the paper.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time.  [default: one per CUDA device, else 1]")
-    ] = None,
+    jobs: Annotated[int | None, Option(min=1, help="Runs at a time.  [default: one per CUDA device, else 1]")] = None,
     sweep_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of all runs.  [default: runs/<recipe name>-ablations]")
+        Path | None, Option(metavar="DIR", help="Folder of all runs.  [default: runs/<recipe name>-ablations]")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Do only this run, such as A-h1-seed2; write no table.")
+        str | None, Option(metavar="RUN", help="Do only this run, such as A-h1-seed2; write no table.")
     ] = None,
     set_: options.Set = None,
     mirror: options.Mirror = None,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -19,35 +19,35 @@ FORMATS = (".html", ".svg", ".pdf", ".png")
 
 def command(
     model: options.Model,
-    source: Annotated[str, typer.Option(metavar="TEXT", help="Source sentence.")],
+    source: Annotated[str, Option(metavar="TEXT", help="Source sentence.")],
     target: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Target sentence.  [default: the model's own translation]")
+        str | None, Option(metavar="TEXT", help="Target sentence.  [default: the model's own translation]")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File for the result: an interactive page (.html), or a figure of one layer (.svg, .pdf, .png).  "
             "[default: a heat map in the terminal]"
         ),
     ] = None,
     kind: Annotated[
         Literal["encoder", "decoder", "cross"] | None,
-        typer.Option(help="Self-attention (encoder, decoder), or decoder to source (cross).  [default: cross]"),
+        Option(help="Self-attention (encoder, decoder), or decoder to source (cross).  [default: cross]"),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(min=1, help="Layer to show, from 1.  [default: the last; all on a page]")
+        int | None, Option(min=1, help="Layer to show, from 1.  [default: the last; all on a page]")
     ] = None,
     head: Annotated[
-        list[int] | None, typer.Option(min=1, help="Head to show, from 1. May be repeated.  [default: all]")
+        list[int] | None, Option(min=1, help="Head to show, from 1. May be repeated.  [default: all]")
     ] = None,
     word: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="WORD",
             help="Show only the attention of this word, as Figures 3 and 4 of the paper do. On a page, click a word.",
         ),
     ] = None,
-    words: Annotated[bool, typer.Option(help="Join subwords into words.")] = False,
+    words: Annotated[bool, Option(help="Join subwords into words.")] = False,
     from_: options.From = None,
     to: options.To = None,
     device: options.Device = "auto",
@@ -75,9 +75,9 @@ def command(
     from nmtkit.run import find_model
 
     if output is not None and output.suffix not in FORMATS:
-        raise typer.BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
+        raise BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
     if output is not None and output.suffix == ".html" and (kind or layer or head or word):
-        raise typer.BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
+        raise BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
     console.set_up(quiet=quiet)
     loaded = load_model(find_model(model), options.start_device(device, threads))
     loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to, from_))
@@ -98,11 +98,9 @@ def command(
     index = (layer or num_layers) - 1
     heads = sorted({number - 1 for number in head or range(1, num_heads + 1)})
     if index >= num_layers:
-        raise typer.BadParameter(
-            f"the model has {console.counted(num_layers, 'layer')} of this kind", param_hint="--layer"
-        )
+        raise BadParameter(f"the model has {console.counted(num_layers, 'layer')} of this kind", param_hint="--layer")
     if heads[-1] >= num_heads:
-        raise typer.BadParameter(f"the model has {console.counted(num_heads, 'head')}", param_hint="--head")
+        raise BadParameter(f"the model has {console.counted(num_heads, 'head')}", param_hint="--head")
     if words:
         chosen = to_words(chosen)
     if word is not None:

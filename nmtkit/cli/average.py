@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -13,27 +13,26 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a trained run.")],
     last: Annotated[
         int | None,
-        typer.Option(min=1, help="Average the last N checkpoints.  [default: decoding.average_last of the recipe]"),
+        Option(min=1, help="Average the last N checkpoints.  [default: decoding.average_last of the recipe]"),
     ] = None,
     spacing: Annotated[
-        int, typer.Option(metavar="S", min=1, help="With --last: take every S-th checkpoint, counting back.")
+        int, Option(metavar="S", min=1, help="With --last: take every S-th checkpoint, counting back.")
     ] = 1,
     best: Annotated[
-        int | None,
-        typer.Option(min=1, help="Average the N best checkpoints on the validation set, by training.best_metric."),
+        int | None, Option(min=1, help="Average the N best checkpoints on the validation set, by training.best_metric.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]")
+        Path | None, Option(metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]")
     ] = None,
     search: Annotated[
-        bool, typer.Option(help="Write no model; try many averages on the validation set (RUN/averaging.json).")
+        bool, Option(help="Write no model; try many averages on the validation set (RUN/averaging.json).")
     ] = False,
     metric: Annotated[
         Literal["bleu", "nll"] | None,
-        typer.Option(help="Metric of --search; nll is faster.  [default: bleu for translations, else nll]"),
+        Option(help="Metric of --search; nll is faster.  [default: bleu for translations, else nll]"),
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -47,15 +46,13 @@ def command(
       nmtkit average runs/multi30k-en-de-tiny --search
     """
     if last is not None and best is not None:
-        raise typer.BadParameter("give --last or --best, not both")
+        raise BadParameter("give --last or --best, not both")
     if spacing > 1 and last is None:
-        raise typer.BadParameter("--spacing needs --last")
+        raise BadParameter("--spacing needs --last")
     if search and (last or best or output):
-        raise typer.BadParameter(
-            "--search writes no model and tries all averages; leave out --last, --best and --output"
-        )
+        raise BadParameter("--search writes no model and tries all averages; leave out --last, --best and --output")
     if not search and (metric or threads or device != "auto"):
-        raise typer.BadParameter("--metric, --device and --threads need --search")
+        raise BadParameter("--metric, --device and --threads need --search")
     console.set_up(quiet=quiet)
     if search:
         _search(run, metric, device, threads)

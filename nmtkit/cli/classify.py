@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from nmtkit.cli import options
 
@@ -11,18 +11,17 @@ from nmtkit.cli import options
 def command(
     *,
     models: Annotated[
-        list[Path],
-        typer.Argument(metavar="MODEL...", help="Model or run folders; probabilities of several are averaged."),
+        list[Path], Argument(metavar="MODEL...", help="Model or run folders; probabilities of several are averaged.")
     ],
     input_: options.Input = None,
     output: Annotated[
-        Path | None, typer.Option(help="Labels; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
+        Path | None, Option(help="Labels; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
     ] = None,
     json_: Annotated[
-        bool, typer.Option(help="Write a JSON object per line: label and probabilities, or the number.")
+        bool, Option(help="Write a JSON object per line: label and probabilities, or the number.")
     ] = False,
     strict: options.Strict = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
+    batch_tokens: Annotated[int | None, Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     quiet: options.Quiet = False,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -11,12 +11,10 @@ from nmtkit.files import write_json
 
 
 def command(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN...", help="Folders of runs. The first is the baseline.")
-    ],
+    runs: Annotated[list[Path], Argument(metavar="RUN RUN...", help="Folders of runs. The first is the baseline.")],
     metric: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="M",
             help="Metric; may be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; for "
             "parsing, evalb; for labels and numbers, labels or numbers]",
@@ -24,11 +22,11 @@ def command(
     ] = None,
     paired: Annotated[
         Literal["bootstrap", "randomization", "mcnemar"] | None,
-        typer.Option(help="Significance test to use.  [default: mcnemar for accuracy, bootstrap for other scores]"),
+        Option(help="Significance test to use.  [default: mcnemar for accuracy, bootstrap for other scores]"),
     ] = None,
     trials: options.Trials = None,
-    sentences: Annotated[int, typer.Option(min=0, help="Number of changed sentences to show.")] = 5,
-    json_file: Annotated[Path | None, typer.Option("--json", help="File for all results as JSON.")] = None,
+    sentences: Annotated[int, Option(min=0, help="Number of changed sentences to show.")] = 5,
+    json_file: Annotated[Path | None, Option("--json", help="File for all results as JSON.")] = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Compare runs: settings that differ, scores with significance tests, cost, and changed sentences.
@@ -41,12 +39,12 @@ def command(
     from nmtkit.run import Run
 
     if len(runs) < 2:
-        raise typer.BadParameter("give at least two runs")
+        raise BadParameter("give at least two runs")
     owned = [
         path for run in map(Run, runs) for path in (run.recipe_file, run.metrics, run.prediction, run.scores, run.cost)
     ]
     if trials and paired == "mcnemar":
-        raise typer.BadParameter("McNemar's test has no trials", param_hint="--trials")
+        raise BadParameter("McNemar's test has no trials", param_hint="--trials")
     options.check_files([("--json", json_file)], [("a run", path) for path in owned])
     console.set_up(quiet=quiet)
     comparison = compare_runs(runs, metrics=metric, method=paired, trials=trials, num_sentences=sentences)

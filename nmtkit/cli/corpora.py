@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from nmtkit import console
 from nmtkit.corpora import opus
@@ -14,17 +14,13 @@ from nmtkit.errors import DataError
 
 
 def command(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show this corpus with all of its files.")
-    ] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="Show this corpus with all of its files.")] = None,
     languages: Annotated[
-        str | None, typer.Option(metavar="en-de", help="List corpora of this pair, in either direction.")
+        str | None, Option(metavar="en-de", help="List corpora of this pair, in either direction.")
     ] = None,
-    sacrebleu: Annotated[
-        bool, typer.Option(help="List sacreBLEU's test sets, named sacrebleu:NAME in a recipe.")
-    ] = False,
+    sacrebleu: Annotated[bool, Option(help="List sacreBLEU's test sets, named sacrebleu:NAME in a recipe.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON with addresses, sizes, checksums and licences.")
+        bool, Option("--json", help="Print JSON with addresses, sizes, checksums and licences.")
     ] = False,
 ) -> None:
     """List the public corpora that a recipe can name, with languages, download size and licence.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -24,20 +24,18 @@ _ASSUMED_CHARACTERS = 100
 
 
 def command(
-    what: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE or RUN]", help="A recipe, or the folder of a run.")
-    ] = None,
-    devices: Annotated[int | None, typer.Option(min=1, help="Number of devices.  [default: 1]")] = None,
+    what: Annotated[str | None, Argument(metavar="[RECIPE or RUN]", help="A recipe, or the folder of a run.")] = None,
+    devices: Annotated[int | None, Option(min=1, help="Number of devices.  [default: 1]")] = None,
     device_type: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="A GPU of --list-devices, cpu, or any name with --rate.  [default: that of this machine]",
         ),
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="SHARE",
             min=0.001,
             max=1.0,
@@ -47,7 +45,7 @@ def command(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="TFLOPS",
             min=1e-6,
             max=1e9,
@@ -55,11 +53,11 @@ def command(
         ),
     ] = None,
     list_devices: Annotated[
-        bool, typer.Option(help="Print the known GPUs, their peak rates and the sources of these.")
+        bool, Option(help="Print the known GPUs, their peak rates and the sources of these.")
     ] = False,
     run_dir: options.RunDir = None,
     set_: options.Set = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="File for the same figures as JSON.")] = None,
+    json_file: Annotated[Path | None, Option("--json", help="File for the same figures as JSON.")] = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Predict the FLOPs, time and memory of a training, or show what a finished training took.
@@ -78,16 +76,16 @@ def command(
     console.set_up(quiet=quiet)
     if list_devices:
         if what is not None or json_file is not None:
-            raise typer.BadParameter("--list-devices cannot be combined with RECIPE, RUN or --json")
+            raise BadParameter("--list-devices cannot be combined with RECIPE, RUN or --json")
         _print_devices()
         return
     if what is None:
-        raise typer.BadParameter("give a RECIPE or a RUN, or --list-devices")
+        raise BadParameter("give a RECIPE or a RUN, or --list-devices")
     options.check_files([("--json", json_file)], [("the recipe", Path(what))])
     run = Run(Path(what))
     is_run = run.recipe_file.is_file()
     if is_run and (run_dir is not None or set_):
-        raise typer.BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
+        raise BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
     has_prediction_options = any(option is not None for option in (devices, device_type, mfu, rate))

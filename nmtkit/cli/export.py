@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -11,21 +11,21 @@ from nmtkit.cli import options
 
 def command(
     model: options.Model,
-    format_: Annotated[Literal["ctranslate2", "huggingface"], typer.Option(help="Library to convert to.")],
+    format_: Annotated[Literal["ctranslate2", "huggingface"], Option(help="Library to convert to.")],
     quantization: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="TYPE",
             help="Number format of the weights, for ctranslate2: float32, int8, int8_float32, int8_float16, "
             "int8_bfloat16, int16, float16 (or fp16), bfloat16 (or bf16).",
         ),
     ] = "float32",
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for the export.  [default: MODEL/export/FORMAT[-TYPE]]")
+        Path | None, Option(metavar="DIR", help="Folder for the export.  [default: MODEL/export/FORMAT[-TYPE]]")
     ] = None,
     sample: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Text of the check; 100 lines are translated by both libraries.  [default: the run's validation text]"
         ),
     ] = None,
@@ -43,7 +43,7 @@ def command(
       nmtkit export runs/quickstart --format huggingface
     """
     if format_ == "huggingface" and quantization != "float32":
-        raise typer.BadParameter("only --format ctranslate2 has this option", param_hint="--quantization")
+        raise BadParameter("only --format ctranslate2 has this option", param_hint="--quantization")
     console.set_up(quiet=quiet)
 
     from nmtkit.distributed.cpu import set_threads
@@ -52,7 +52,7 @@ def command(
 
     quantization = SHORT_NAMES.get(quantization, quantization)
     if quantization not in QUANTIZATIONS:
-        raise typer.BadParameter(f"{quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
+        raise BadParameter(f"{quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
     set_threads(threads)
     folder, _ = export(model, format_, quantization=quantization, output=output, sample_file=sample)
     if format_ == "ctranslate2":

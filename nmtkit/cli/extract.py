@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -18,36 +18,36 @@ from nmtkit.text.extraction import Method, cut, rank, read_examples
 
 def command(
     input_: Annotated[
-        Path | None, typer.Option(help="Examples as JSON lines, plain or compressed.  [default: stdin]")
+        Path | None, Option(help="Examples as JSON lines, plain or compressed.  [default: stdin]")
     ] = None,
     output: options.Result = None,
     method: Annotated[
         Method,
-        typer.Option(
+        Option(
             help="Order of the paragraphs. identity: as they stand. tf-idf: by the words of the title or query. "
             "textrank: by the words shared with others. sumbasic: sentences of frequent words. cheating: by the "
             "bigrams of the target, an upper bound."
         ),
     ] = "tf-idf",
-    length: Annotated[int | None, typer.Option(min=1, help="Words to keep per example.  [default: all]")] = None,
-    target_length: Annotated[bool, typer.Option(help="Keep as many words as the target of the example has.")] = False,
+    length: Annotated[int | None, Option(min=1, help="Words to keep per example.  [default: all]")] = None,
+    target_length: Annotated[bool, Option(help="Keep as many words as the target of the example has.")] = False,
     paragraphs: Annotated[
-        int | None, typer.Option(min=1, help="Paragraphs (sumbasic: sentences) to keep per example.  [default: all]")
+        int | None, Option(min=1, help="Paragraphs (sumbasic: sentences) to keep per example.  [default: all]")
     ] = None,
     min_words: Annotated[
-        int, typer.Option(min=0, help="Leave out shorter paragraphs, unless all in an example are shorter.")
+        int, Option(min=0, help="Leave out shorter paragraphs, unless all in an example are shorter.")
     ] = 0,
     form: Annotated[
         Literal["text", "jsonl"],
-        typer.Option(
+        Option(
             "--format",
             help="text: one line per example, with tabs between paragraphs. jsonl: the examples with these paragraphs.",
         ),
     ] = "text",
     with_title: Annotated[
-        bool, typer.Option(help="Begin each line of text with title or query and a tab, to train on it.")
+        bool, Option(help="Begin each line of text with title or query and a tab, to train on it.")
     ] = False,
-    targets: Annotated[Path | None, typer.Option(help="File for the targets, one per line, to train on.")] = None,
+    targets: Annotated[Path | None, Option(help="File for the targets, one per line, to train on.")] = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Extract the most relevant paragraphs of long inputs, to summarise them or as a baseline.
@@ -62,9 +62,9 @@ def command(
     """
     options.check_files([("--output", output), ("--targets", targets)], [("--input", input_)])
     if with_title and form == "jsonl":
-        raise typer.BadParameter("--with-title is for --format text; JSON lines keep the title")
+        raise BadParameter("--with-title is for --format text; JSON lines keep the title")
     if length and target_length:
-        raise typer.BadParameter("--length and --target-length cannot be combined")
+        raise BadParameter("--length and --target-length cannot be combined")
     console.set_up(quiet=quiet)
     reader = input_lines(input_, "examples", "strict")
     with ExitStack() as stack:

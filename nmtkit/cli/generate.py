@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -14,11 +14,11 @@ from nmtkit.cli.lines import result_lines
 def command(
     *,
     model: options.Model,
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="Beginning of the text.  [default: none]")] = "",
-    prompt_file: Annotated[Path | None, typer.Option(help="File with the beginning of the text.")] = None,
-    output: Annotated[Path | None, typer.Option(help="File for the text.  [default: stdout]")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Number of tokens to generate.")] = 200,
-    number: Annotated[int, typer.Option(min=1, help="Number of texts, with a blank line between them.")] = 1,
+    prompt: Annotated[str, Option(metavar="TEXT", help="Beginning of the text.  [default: none]")] = "",
+    prompt_file: Annotated[Path | None, Option(help="File with the beginning of the text.")] = None,
+    output: Annotated[Path | None, Option(help="File for the text.  [default: stdout]")] = None,
+    max_tokens: Annotated[int, Option(min=1, help="Number of tokens to generate.")] = 200,
+    number: Annotated[int, Option(min=1, help="Number of texts, with a blank line between them.")] = 1,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
@@ -40,12 +40,12 @@ def command(
     from nmtkit.run import find_model
 
     if prompt and prompt_file is not None:
-        raise typer.BadParameter("give --prompt or --prompt-file, not both")
+        raise BadParameter("give --prompt or --prompt-file, not both")
     beam = search.get("beam")
     sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
     options.check_sampling(sampling_options, None if beam is None else "has no effect with --beam")
     if beam is not None and number > beam:
-        raise typer.BadParameter(f"{number} texts need a beam that large, not {beam}", param_hint="--number")
+        raise BadParameter(f"{number} texts need a beam that large, not {beam}", param_hint="--number")
     options.check_files([("--output", output)], [("--prompt-file", prompt_file)])
     console.set_up(quiet=quiet)
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt

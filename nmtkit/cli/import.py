@@ -5,21 +5,20 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Local folder of another library's model.")],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Model folder to write.")],
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Local folder of another library's model.")],
+    output: Annotated[Path, Option(metavar="DIR", help="Model folder to write.")],
     source_language: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Language of the source.  [default: as FOLDER states]")
+        str | None, Option(metavar="CODE", help="Language of the source.  [default: as FOLDER states]")
     ] = None,
     target_language: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Language of the target.  [default: as FOLDER states; en for GPT]"),
+        str | None, Option(metavar="CODE", help="Language of the target.  [default: as FOLDER states; en for GPT]")
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -45,6 +44,6 @@ def command(
 
     for option, code in (("--source-language", source_language), ("--target-language", target_language)):
         if code is not None and not re.fullmatch(LANGUAGE_CODE, code):
-            raise typer.BadParameter(VALUE_RULES[LANGUAGE_CODE], param_hint=option)
+            raise BadParameter(VALUE_RULES[LANGUAGE_CODE], param_hint=option)
     import_model(folder, output, source_language, target_language)
     console.say(str(output))

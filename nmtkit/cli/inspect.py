@@ -5,21 +5,21 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from nmtkit.cli import options
 from nmtkit.console import say
 
 
 def command(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a prepared run.")],
+    run_dir: Annotated[Path, Argument(metavar="RUN", help="Folder of a prepared run.")],
     line: Annotated[
-        int, typer.Option(min=1, help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.")
+        int, Option(min=1, help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.")
     ],
-    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="Count the lines of this corpus only.")] = None,
-    valid: Annotated[bool, typer.Option(help="Show a pair of the validation data.")] = False,
+    corpus: Annotated[str | None, Option(metavar="NAME", help="Count the lines of this corpus only.")] = None,
+    valid: Annotated[bool, Option(help="Show a pair of the validation data.")] = False,
     mirror: options.Mirror = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show one training pair as text, subwords and ids, with its corpus and line number.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-import typer
+from typer import Argument, BadParameter, Option
 from typer.models import OptionInfo
 
 from nmtkit.errors import DataError
@@ -22,48 +22,39 @@ if TYPE_CHECKING:
 
     from nmtkit.decoding.engine import Sampling
 
-Recipe = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).")
-]
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")]
-RunDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")]
+Recipe = Annotated[str, Argument(metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).")]
+Model = Annotated[Path, Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")]
+RunDir = Annotated[Path | None, Option(metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")]
 Set = Annotated[
-    list[str] | None,
-    typer.Option(metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated."),
+    list[str] | None, Option(metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated.")
 ]
 Mirror = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="DIR",
         envvar="NMTKIT_MIRROR",
         help="Folder laid out as <host>/<path>; files found there are not downloaded.",
     ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device to compute on.")]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]")
-]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], Option(help="Device to compute on.")]
+Threads = Annotated[int | None, Option(min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]")]
 ScoringPrecision = Annotated[
     Literal["float64", "float32"] | None,
-    typer.Option(help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]"),
+    Option(help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]"),
 ]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Score only the first N tokens of a line.  [default: 1024]")]
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Source or target tokens per batch.  [default: 2048]")]
-Trials = Annotated[int | None, typer.Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")]
-Temperature = Annotated[float | None, typer.Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")]
-TopK = Annotated[int | None, typer.Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")]
-TopP = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="Sampling seed.  [default: 1]")]
-Input = Annotated[
-    Path | None, typer.Option(help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]")
-]
-From = Annotated[str | None, typer.Option(metavar="CODE", help="Source language, for a model that has to know it.")]
-To = Annotated[str | None, typer.Option(metavar="CODE", help="Target language, such as fr, of a model with several.")]
-Result = Annotated[Path | None, typer.Option(help="File for the result, plain or .gz.  [default: stdout]")]
-Strict = Annotated[bool, typer.Option(help="Stop at invalid UTF-8 instead of replacing it.")]
-Quiet = Annotated[bool, typer.Option(help="Print only warnings and errors to stderr.")]
+MaxTokens = Annotated[int | None, Option(min=1, help="Score only the first N tokens of a line.  [default: 1024]")]
+BatchTokens = Annotated[int | None, Option(min=1, help="Source or target tokens per batch.  [default: 2048]")]
+Trials = Annotated[int | None, Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")]
+Temperature = Annotated[float | None, Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")]
+TopK = Annotated[int | None, Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")]
+TopP = Annotated[float | None, Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")]
+Seed = Annotated[int | None, Option(min=0, help="Sampling seed.  [default: 1]")]
+Input = Annotated[Path | None, Option(help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]")]
+From = Annotated[str | None, Option(metavar="CODE", help="Source language, for a model that has to know it.")]
+To = Annotated[str | None, Option(metavar="CODE", help="Target language, such as fr, of a model with several.")]
+Result = Annotated[Path | None, Option(help="File for the result, plain or .gz.  [default: stdout]")]
+Strict = Annotated[bool, Option(help="Stop at invalid UTF-8 instead of replacing it.")]
+Quiet = Annotated[bool, Option(help="Print only warnings and errors to stderr.")]
 
 
 class TrackerName(StrEnum):
@@ -75,7 +66,7 @@ class TrackerName(StrEnum):
 
 Tracker = Annotated[
     list[TrackerName] | None,
-    typer.Option(
+    Option(
         callback=lambda trackers: list(dict.fromkeys(trackers or [])),
         help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases as well. "
         "May be repeated.",
@@ -160,7 +151,7 @@ def _search_option(name: str, defaults: Mapping[str, str]) -> inspect.Parameter:
     for key in (key for key in DecodingConfig.model_fields if "_" in key):
         explanation = explanation.replace(key, f"--{key.replace('_', '-')}")
     default = "the model's"
-    option = typer.Option(min=lowest, max=highest, help=f"{explanation}  [default: {defaults.get(name, default)}]")
+    option = Option(min=lowest, max=highest, help=f"{explanation}  [default: {defaults.get(name, default)}]")
     annotation: Any = field.annotation
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation | None, option]
@@ -174,7 +165,7 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
         written, read: options and their files.
 
     Raises:
-        typer.BadParameter: an output is also another file of the command or belongs to a model.
+        BadParameter: an output is also another file of the command or belongs to a model.
         DataError: an output is a folder.
     """
     from nmtkit.files import is_stream
@@ -190,10 +181,10 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
                 raise DataError(f"{path}: is a folder; give a file with {name}")
             continue
         if is_written and _belongs_to_model(path.resolve()):
-            raise typer.BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
+            raise BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
         other = seen.setdefault(path.resolve(), name)
         if other != name and is_written:
-            raise typer.BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
+            raise BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
 
 
 def check_sampling(options: dict[str, float | None], refusal: str | None) -> None:
@@ -204,9 +195,9 @@ def check_sampling(options: dict[str, float | None], refusal: str | None) -> Non
     """
     for name, value in options.items():
         if value is not None and refusal is not None:
-            raise typer.BadParameter(refusal, param_hint=name)
+            raise BadParameter(refusal, param_hint=name)
         if value is not None and not math.isfinite(value):
-            raise typer.BadParameter("must be a finite number", param_hint=name)
+            raise BadParameter("must be a finite number", param_hint=name)
 
 
 def sampling_of(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":

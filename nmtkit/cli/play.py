@@ -5,43 +5,41 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit.cli import options
 
 
 def command(
     *,
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders, played in turn.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 100,
+    models: Annotated[list[Path], Argument(metavar="MODEL...", help="Model or run folders, played in turn.")],
+    episodes: Annotated[int, Option(min=1, help="Number of episodes.")] = 100,
     target_return: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="best|predicted|NUMBER",
             help="Return to aim at: the best of the training episodes, what the model predicts at each step, or a "
             "number.  [default: predicted if the model predicts returns, else best]",
         ),
     ] = None,
     prior: Annotated[
-        float, typer.Option(min=0, help="With predicted: exponent of a prior that favours high returns; 0: none.")
+        float, Option(min=0, help="With predicted: exponent of a prior that favours high returns; 0: none.")
     ] = 10.0,
     min_probability: Annotated[
-        float, typer.Option(min=0, max=1, help="With predicted: less probable returns are out of reach; 0: none are.")
+        float, Option(min=0, max=1, help="With predicted: less probable returns are out of reach; 0: none are.")
     ] = 0.002,
     sample: Annotated[
-        bool, typer.Option("--sample/--greedy", help="Sample actions at temperature 1, or take the most probable.")
+        bool, Option("--sample/--greedy", help="Sample actions at temperature 1, or take the most probable.")
     ] = True,
     environment: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="graph, key-to-door, ..., or MODULE:FUNCTION.  [default: that of the training]"
-        ),
+        Option(metavar="NAME", help="graph, key-to-door, ..., or MODULE:FUNCTION.  [default: that of the training]"),
     ] = None,
-    random: Annotated[bool, typer.Option(help="Play episodes of random actions as well.")] = False,
-    max_steps: Annotated[int | None, typer.Option(min=1, help="End episodes after this number of steps.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of episodes and actions.")] = 1,
+    random: Annotated[bool, Option(help="Play episodes of random actions as well.")] = False,
+    max_steps: Annotated[int | None, Option(min=1, help="End episodes after this number of steps.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of episodes and actions.")] = 1,
     json_: Annotated[
-        Path | None, typer.Option(help="File for all figures and rewards; the first model's stand first.")
+        Path | None, Option(help="File for all figures and rewards; the first model's stand first.")
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -67,7 +65,7 @@ def command(
         except ValueError:
             target = math.nan
         if not math.isfinite(target):
-            raise typer.BadParameter("give best, predicted or a number", param_hint="--target-return")
+            raise BadParameter("give best, predicted or a number", param_hint="--target-return")
     options.check_files([("--json", json_)], [])
     console.set_up(quiet=quiet)
     request = PlayRequest(

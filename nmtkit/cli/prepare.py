@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -18,13 +18,13 @@ def command(
     set_: options.Set = None,
     mirror: options.Mirror = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes for checking and encoding text.  [default: all cores]")
+        int | None, Option(min=1, help="Processes for checking and encoding text.  [default: all cores]")
     ] = None,
-    download_only: Annotated[bool, typer.Option(help="Only download and verify the files of the corpora.")] = False,
+    download_only: Annotated[bool, Option(help="Only download and verify the files of the corpora.")] = False,
     check: Annotated[
-        bool, typer.Option(help="Only read the corpora and report problems in the text; write no training data.")
+        bool, Option(help="Only read the corpora and report problems in the text; write no training data.")
     ] = False,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that translate generated corpora.")] = 1,
+    processes: Annotated[int, Option(min=1, help="Processes that translate generated corpora.")] = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -50,7 +50,7 @@ def command(
     loaded = load_recipe(recipe, set_ or [])
     has_generated = any(isinstance(entry, GeneratedCorpus) for entry in loaded.data.train)
     if max(processes, launched) > 1 and (not has_generated or check or download_only):
-        raise typer.BadParameter("several processes only translate generated corpora", param_hint="--processes")
+        raise BadParameter("several processes only translate generated corpora", param_hint="--processes")
     if processes > launched:
         options.launch_processes(processes, device)
     if download_only:

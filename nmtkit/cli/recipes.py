@@ -4,7 +4,7 @@ import shutil
 import sys
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from nmtkit.config.recipe import builtin_recipes
 from nmtkit.console import fill
@@ -12,9 +12,7 @@ from nmtkit.errors import RecipeError
 
 
 def command(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Print this recipe, to copy it into a file.")
-    ] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="Print this recipe, to copy it into a file.")] = None,
 ) -> None:
     """List the built-in recipes, or print one of them.
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -11,12 +11,12 @@ from nmtkit.files import write_atomically
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs. They need not be finished.")],
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of runs. They need not be finished.")],
     output: Annotated[
-        Path | None, typer.Option(help="HTML file.  [default: RUN/report.html; for several, report.html]")
+        Path | None, Option(help="HTML file.  [default: RUN/report.html; for several, report.html]")
     ] = None,
     no_attention: Annotated[
-        bool, typer.Option(help="Leave out the attention heat maps; then no model has to be loaded.")
+        bool, Option(help="Leave out the attention heat maps; then no model has to be loaded.")
     ] = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -34,9 +34,7 @@ def command(
 
     console.set_up(quiet=quiet)
     if output is not None and output.suffix not in (".html", ".htm"):
-        raise typer.BadParameter(
-            f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output"
-        )
+        raise BadParameter(f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output")
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]
     page = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -21,33 +21,30 @@ def command(
     *,
     models: Annotated[
         list[Path],
-        typer.Option(
+        Option(
             "--model", metavar="MODEL", help="Model or run folder; several form an ensemble unless each has a --weight."
         ),
     ],
     weights: Annotated[
         list[float] | None,
-        typer.Option(
+        Option(
             "--weight",
             help="Weight of the model's score. With several models, give one --weight per --model: each model "
             "then scores separately and the weighted scores are added.  [default: 1]",
         ),
     ] = None,
-    original_weight: Annotated[float, typer.Option(help="Weight of the score that the list already contains.")] = 0.0,
+    original_weight: Annotated[float, Option(help="Weight of the score that the list already contains.")] = 0.0,
     input_: Annotated[
-        Path | None, typer.Option(help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]")
+        Path | None, Option(help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]")
     ] = None,
-    source: Annotated[
-        Path | None, typer.Option(help="Source text, for lists with |||, which do not contain it.")
-    ] = None,
+    source: Annotated[Path | None, Option(help="Source text, for lists with |||, which do not contain it.")] = None,
     count_from: Annotated[
         int | None,
-        typer.Option(metavar="0|1", min=0, max=1, help="First line number in the lists: 0 or 1.  [default: detected]"),
+        Option(metavar="0|1", min=0, max=1, help="First line number in the lists: 0 or 1.  [default: detected]"),
     ] = None,
     output: options.Result = None,
     whole_list: Annotated[
-        bool,
-        typer.Option("--list", help="Write the complete lists in their new order instead of only the best hypotheses."),
+        bool, Option("--list", help="Write the complete lists in their new order instead of only the best hypotheses.")
     ] = False,
     search: dict[str, Any],
     from_: options.From = None,
@@ -72,7 +69,7 @@ def command(
 
     weights = weights or [1.0]
     if len(weights) not in (1, len(models)):
-        raise typer.BadParameter(
+        raise BadParameter(
             f"--model is given {len(models)} times, but --weight {len(weights)} times; give one --weight per --model"
         )
     options.check_files([("--output", output)], [("--input", input_), ("--source", source)])

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -33,7 +33,7 @@ def command(
     run_dir: options.RunDir = None,
     set_: options.Set = None,
     mirror: options.Mirror = None,
-    processes: Annotated[int, typer.Option(min=1, help="Number of training processes, one per device.")] = 1,
+    processes: Annotated[int, Option(min=1, help="Number of training processes, one per device.")] = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
     tracker: options.Tracker = None,

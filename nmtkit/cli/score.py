@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -23,48 +23,48 @@ class PairedTest(StrEnum):
 
 
 def command(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run that has translations.")] = None,
+    run: Annotated[Path | None, Argument(metavar="[RUN]", help="Folder of a run that has translations.")] = None,
     hypotheses: Annotated[
         list[Path] | None,
-        typer.Option(
+        Option(
             "--hypothesis",
             help="Translations to score, one per line; plain, .gz or .sgm. May be repeated; the first system "
             "is the baseline of --paired.",
         ),
     ] = None,
     references: Annotated[
-        list[Path] | None, typer.Option("--reference", help="Reference translations. May be repeated.")
+        list[Path] | None, Option("--reference", help="Reference translations. May be repeated.")
     ] = None,
     source: Annotated[
-        Path | None, typer.Option(help="Source text, for --model, --comet and checks of the translations.")
+        Path | None, Option(help="Source text, for --model, --comet and checks of the translations.")
     ] = None,
     test_set: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME", help="Public test set, such as sacrebleu:wmt14/full (see `nmtkit corpora --sacrebleu`)."
         ),
     ] = None,
-    source_language: Annotated[str | None, typer.Option(metavar="en", help="Source language of --test-set.")] = None,
+    source_language: Annotated[str | None, Option(metavar="en", help="Source language of --test-set.")] = None,
     target_language: Annotated[
-        str | None, typer.Option(metavar="de", help="Target language; it decides how text is tokenised.")
+        str | None, Option(metavar="de", help="Target language; it decides how text is tokenised.")
     ] = None,
     mirror: options.Mirror = None,
     text: Annotated[
-        Literal["plain", "tokenized"], typer.Option(help="tokenized: the text is already split into words.")
+        Literal["plain", "tokenized"], Option(help="tokenized: the text is already split into words.")
     ] = "plain",
     metric: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="M",
             help="Compute only this metric. May be repeated. evalb is for parsing; rouge1, rouge2, rougeL and "
             "rougeLsum are for summaries; labels (accuracy, F1, Matthews) and numbers (Pearson, Spearman) are for one "
             "label or number per line.",
         ),
     ] = None,
-    stemmer: Annotated[bool, typer.Option(help="Strip suffixes of English words for ROUGE.")] = False,
+    stemmer: Annotated[bool, Option(help="Strip suffixes of English words for ROUGE.")] = False,
     separator: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--sentence-separator",
             metavar="TEXT",
             help="Text between the sentences of a line, for rougeLsum.  [default: a tab]",
@@ -72,44 +72,44 @@ def command(
     ] = None,
     confidence: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=0, help="Bootstrap resamples for 95 % intervals; 0: none.  [default: 1000; 0 for over 10,000 lines]"
         ),
     ] = None,
     paired: Annotated[
         list[PairedTest] | None,
-        typer.Option(
+        Option(
             help="Significance test of each system against the first. May be repeated. mcnemar is for the accuracy of "
             "--metric labels."
         ),
     ] = None,
     trials: options.Trials = None,
     comet: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Score with COMET too: a checkpoint, or Unbabel/wmt22-comet-da.")
+        str | None, Option(metavar="MODEL", help="Score with COMET too: a checkpoint, or Unbabel/wmt22-comet-da.")
     ] = None,
-    sentences: Annotated[Path | None, typer.Option(help="File for the scores of each line, as JSON lines.")] = None,
+    sentences: Annotated[Path | None, Option(help="File for the scores of each line, as JSON lines.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File for the scores, as JSON with one entry per hypothesis file.")
+        Path | None, Option("--json", help="File for the scores, as JSON with one entry per hypothesis file.")
     ] = None,
     models: Annotated[
         list[Path] | None,
-        typer.Option(
+        Option(
             "--model",
             metavar="MODEL",
             help="Compute the log-probability of each line of --hypothesis as a translation of --source with "
             "this model; without --source, of the whole text with a language model. Several models form an ensemble.",
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File for the result of --model.  [default: stdout]")] = None,
+    output: Annotated[Path | None, Option(help="File for the result of --model.  [default: stdout]")] = None,
     form: Annotated[
         Literal["tsv", "jsonl"] | None,
-        typer.Option(
+        Option(
             "--format",
             help="Output format of --model. tsv: log-probability, number of tokens, perplexity and status, "
             "separated by tabs. jsonl: JSON lines.  [default: tsv]",
         ),
     ] = None,
-    tokens: Annotated[bool, typer.Option(help="With --model: also write each token and its log-probability.")] = False,
+    tokens: Annotated[bool, Option(help="With --model: also write each token and its log-probability.")] = False,
     from_: options.From = None,
     to: options.To = None,
     max_tokens: options.MaxTokens = None,
@@ -141,11 +141,11 @@ def command(
         has_file_options or bool(paired or trials or sentences or stemmer or separator is not None) or text != "plain"
     )
     if confidence == 1:
-        raise typer.BadParameter(
+        raise BadParameter(
             "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
         )
     if mirror is not None and not test_set and str(mirror) != os.environ.get("NMTKIT_MIRROR"):
-        raise typer.BadParameter("needs --test-set", param_hint="--mirror")
+        raise BadParameter("needs --test-set", param_hint="--mirror")
     options.check_files(
         [("--json", json_file), ("--sentences", sentences), ("--output", output)],
         [("--source", source)]
@@ -154,17 +154,17 @@ def command(
     )
     if models:
         if run or has_file_options or comet or confidence is not None:
-            raise typer.BadParameter(
+            raise BadParameter(
                 "--model needs --hypothesis and, for translations, --source; leave out RUN, --reference and options of "
                 "the metrics"
             )
         if hypotheses is None or len(hypotheses) != 1:
-            raise typer.BadParameter("--model needs one --hypothesis, and --source unless it is a language model")
+            raise BadParameter("--model needs one --hypothesis, and --source unless it is a language model")
         from nmtkit.cli.score_by_model import score_by_model, score_running_text
 
         if source is None:
             if len(models) > 1 or tokens or max_tokens or batch_tokens or precision or to or from_:
-                raise typer.BadParameter(
+                raise BadParameter(
                     "without --source, --model scores a whole text with one language model; leave out further "
                     "models, --tokens, --max-tokens, --batch-tokens, --precision, --from and --to"
                 )
@@ -179,14 +179,14 @@ def command(
         )  # fmt: skip
         return
     if output or form or tokens or max_tokens or batch_tokens or precision or to or from_:
-        raise typer.BadParameter("--output, --tokens, --precision, --from, --to and similar options need --model")
+        raise BadParameter("--output, --tokens, --precision, --from, --to and similar options need --model")
     if (threads or device != "auto") and not comet:
-        raise typer.BadParameter("--device and --threads need --model or --comet")
+        raise BadParameter("--device and --threads need --model or --comet")
     if (run is None) == (hypotheses is None and references is None and test_set is None):
-        raise typer.BadParameter("give a RUN, or --hypothesis and --reference")
+        raise BadParameter("give a RUN, or --hypothesis and --reference")
     if run is not None:
         if source or has_file_options:
-            raise typer.BadParameter(
+            raise BadParameter(
                 f"a RUN has its own files and metrics, and its scores go to {run / 'scores.json'}; use "
                 "--source, --text, --metric, --paired, --sentences, --json and similar options with "
                 "--hypothesis RUN/translations/TEST.txt and --reference RUN/data/test/TEST.reference.txt"
@@ -194,23 +194,23 @@ def command(
         _score_run(run, confidence, comet, device, threads)
         return
     if not hypotheses or bool(references) == bool(test_set):
-        raise typer.BadParameter("give --hypothesis together with either --reference or --test-set")
+        raise BadParameter("give --hypothesis together with either --reference or --test-set")
     if test_set and (source or not source_language or not target_language):
-        raise typer.BadParameter("--test-set needs --source-language and --target-language; leave out --source")
+        raise BadParameter("--test-set needs --source-language and --target-language; leave out --source")
     if source_language and not test_set:
-        raise typer.BadParameter("--source-language needs --test-set")
+        raise BadParameter("--source-language needs --test-set")
     if paired and len(hypotheses) < 2:
-        raise typer.BadParameter("--paired compares systems; give --hypothesis at least twice")
+        raise BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not set(paired or []) - {PairedTest.MCNEMAR}:
-        raise typer.BadParameter("--trials needs --paired bootstrap or randomization")
+        raise BadParameter("--trials needs --paired bootstrap or randomization")
     if metric and "evalb" in metric and target_language:
-        raise typer.BadParameter("--target-language cannot be used with trees (--metric evalb)")
+        raise BadParameter("--target-language cannot be used with trees (--metric evalb)")
     if (stemmer or separator is not None) and not any(name.startswith("rouge") for name in metric or []):
-        raise typer.BadParameter("--stemmer and --sentence-separator need --metric rouge1, rouge2, rougeL or rougeLsum")
+        raise BadParameter("--stemmer and --sentence-separator need --metric rouge1, rouge2, rougeL or rougeLsum")
     if separator is not None and separator != "\t" and not (separator and separator.isprintable()):
-        raise typer.BadParameter("give a tab or printable text", param_hint="--sentence-separator")
+        raise BadParameter("give a tab or printable text", param_hint="--sentence-separator")
     if comet and (text != "plain" or not (source or test_set)):
-        raise typer.BadParameter("--comet needs --source and --text plain")
+        raise BadParameter("--comet needs --source and --text plain")
 
     from nmtkit.cli.score_files import read_texts, score_files
     from nmtkit.evaluation.rouge import Rouge

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit.cli import options
 
@@ -16,28 +16,24 @@ _MIN_KEY_CHARACTERS = 16
 
 def command(
     *,
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders, each for other languages.")
-    ],
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
-    api_key: Annotated[Path | None, typer.Option(help="File of keys, one per line; requests need one of them.")] = None,
-    no_api_key: Annotated[bool, typer.Option(help="Serve other machines without a key.")] = False,
-    max_characters: Annotated[int, typer.Option(min=1, help="Characters per request.")] = 5000,
-    max_beam: Annotated[int, typer.Option(min=1, max=10_000, help="Beam size per request.")] = 10,
-    max_body: Annotated[int, typer.Option(metavar="BYTES", min=1, max=2**30, help="Bytes per request.")] = 2**18,
+    models: Annotated[list[Path], Argument(metavar="MODEL...", help="Model or run folders, each for other languages.")],
+    host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
+    api_key: Annotated[Path | None, Option(help="File of keys, one per line; requests need one of them.")] = None,
+    no_api_key: Annotated[bool, Option(help="Serve other machines without a key.")] = False,
+    max_characters: Annotated[int, Option(min=1, help="Characters per request.")] = 5000,
+    max_beam: Annotated[int, Option(min=1, max=10_000, help="Beam size per request.")] = 10,
+    max_body: Annotated[int, Option(metavar="BYTES", min=1, max=2**30, help="Bytes per request.")] = 2**18,
     max_seconds: Annotated[
-        float, typer.Option(min=0.1, max=86_400, help="Time for a request to arrive, and then to be translated.")
+        float, Option(min=0.1, max=86_400, help="Time for a request to arrive, and then to be translated.")
     ] = 30,
-    max_queue: Annotated[int, typer.Option(min=1, help="Requests that wait; others are refused with 503.")] = 256,
-    max_connections: Annotated[int, typer.Option(min=1, help="Connections; others are refused with 503.")] = 256,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens that are translated together.")] = 2048,
+    max_queue: Annotated[int, Option(min=1, help="Requests that wait; others are refused with 503.")] = 256,
+    max_connections: Annotated[int, Option(min=1, help="Connections; others are refused with 503.")] = 256,
+    batch_tokens: Annotated[int, Option(min=1, help="Source tokens that are translated together.")] = 2048,
     engine: Annotated[
-        Literal["auto", "torch", "ctranslate2"], typer.Option(help="auto: torch, but CTranslate2 for an export.")
+        Literal["auto", "torch", "ctranslate2"], Option(help="auto: torch, but CTranslate2 for an export.")
     ] = "auto",
-    precision: Annotated[
-        Literal["float32", "bf16", "fp16"], typer.Option(help="As for `nmtkit translate`.")
-    ] = "float32",
+    precision: Annotated[Literal["float32", "bf16", "fp16"], Option(help="As for `nmtkit translate`.")] = "float32",
     device: options.Device = "auto",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -57,9 +53,9 @@ def command(
     if not all(map(find_spec, ("h11", "prometheus_client"))):
         raise NmtkitError("nmtkit serve needs more packages; run `pip install 'nmtkit[serve]'`")
     if api_key is not None and no_api_key:
-        raise typer.BadParameter("give --api-key or --no-api-key, not both")
+        raise BadParameter("give --api-key or --no-api-key, not both")
     if api_key is None and not no_api_key and not _is_loopback(host):
-        raise typer.BadParameter("other machines can reach it: give --api-key, or --no-api-key", param_hint="--host")
+        raise BadParameter("other machines can reach it: give --api-key, or --no-api-key", param_hint="--host")
     keys = [line.strip() for line in read_lines(api_key) if line.strip()] if api_key is not None else []
     if api_key is not None and min(map(len, keys), default=0) < _MIN_KEY_CHARACTERS:
         raise DataError(f"{api_key} (--api-key): write one key per line, of at least {_MIN_KEY_CHARACTERS} characters")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from nmtkit import console
 from nmtkit.cli import options
@@ -22,16 +22,14 @@ def command(
     recipe: options.Recipe,
     run_dir: options.RunDir = None,
     set_: options.Set = None,
-    processes: Annotated[int, typer.Option(min=1, help="Number of processes, one per device.")] = 1,
+    processes: Annotated[int, Option(min=1, help="Number of processes, one per device.")] = 1,
     init: Annotated[
         Path | None,
-        typer.Option(
-            metavar="MODEL", help="Start from the weights of this model. Short for --set training.init=MODEL."
-        ),
+        Option(metavar="MODEL", help="Start from the weights of this model. Short for --set training.init=MODEL."),
     ] = None,
     verify_resume: Annotated[
         bool,
-        typer.Option(
+        Option(
             help="Only check resuming: repeat the updates between the last two resume states and compare bit for bit."
         ),
     ] = False,

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from nmtkit.cli import options
 from nmtkit.config.schema import DecodingConfig
@@ -23,25 +23,19 @@ if TYPE_CHECKING:
 @options.search_options(*(name for name in DecodingConfig.model_fields if name != "average_last"))
 def command(
     *,
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.")
-    ],
+    models: Annotated[list[Path], Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.")],
     input_: options.Input = None,
     output: Annotated[
-        Path | None, typer.Option(help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
+        Path | None, Option(help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
     ] = None,
     json_: Annotated[
-        bool, typer.Option(help="Write a JSON object per line: text, scores, tokens and their log-probabilities.")
+        bool, Option(help="Write a JSON object per line: text, scores, tokens and their log-probabilities.")
     ] = False,
-    n_best: Annotated[
-        int, typer.Option(min=1, help="Translations per line, as LINE ||| TEXT ||| FEATURES ||| SCORE.")
-    ] = 1,
-    alignment: Annotated[
-        bool, typer.Option(help="With --json: add the source token each token attends to most.")
-    ] = False,
+    n_best: Annotated[int, Option(min=1, help="Translations per line, as LINE ||| TEXT ||| FEATURES ||| SCORE.")] = 1,
+    alignment: Annotated[bool, Option(help="With --json: add the source token each token attends to most.")] = False,
     status: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, short, "
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
@@ -51,72 +45,67 @@ def command(
     strict: options.Strict = False,
     search: dict[str, Any],
     forbid: Annotated[
-        list[str] | None, typer.Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")
+        list[str] | None, Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")
     ] = None,
     require: Annotated[
-        Path | None, typer.Option(help="File: for each line, phrases required in its translation, separated by tabs.")
+        Path | None, Option(help="File: for each line, phrases required in its translation, separated by tabs.")
     ] = None,
-    prefix: Annotated[Path | None, typer.Option(help="File: for each line, the beginning of its translation.")] = None,
+    prefix: Annotated[Path | None, Option(help="File: for each line, the beginning of its translation.")] = None,
     glossary: Annotated[
-        Path | None,
-        typer.Option(help="File: lines of a term, a tab and its translation, required where the term occurs."),
+        Path | None, Option(help="File: lines of a term, a tab and its translation, required where the term occurs.")
     ] = None,
     keep: Annotated[
-        str | None, typer.Option(metavar="KINDS", help="Carry spans over unchanged; some of tags,urls,emails,numbers.")
+        str | None, Option(metavar="KINDS", help="Carry spans over unchanged; some of tags,urls,emails,numbers.")
     ] = None,
     split: Annotated[
         Literal["auto", "always", "never"] | None,
-        typer.Option(
+        Option(
             help="Translate each sentence of a line by itself; auto: for models that hardly saw lines of several "
             "sentences.  [default: auto; never for test sets of a run]"
         ),
     ] = None,
-    sample: Annotated[
-        bool, typer.Option(help="Sample translations (as many as --n-best) instead of searching.")
-    ] = False,
+    sample: Annotated[bool, Option(help="Sample translations (as many as --n-best) instead of searching.")] = False,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     seed: options.Seed = None,
     mbr: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Minimum Bayes risk: sample N translations and choose the one most similar to the others; "
             "with --n-best M, up to M different ones.",
         ),
     ] = None,
     mbr_metric: Annotated[
-        Literal["chrf2", "sacrebleu"] | None, typer.Option(help="Similarity of two samples.  [default: chrf2]")
+        Literal["chrf2", "sacrebleu"] | None, Option(help="Similarity of two samples.  [default: chrf2]")
     ] = None,
     max_source_tokens: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1, help="Cut longer sources into segments; join the output.  [default: the longest source in training]"
         ),
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="SENTENCES",
             min=1,
             help="Sentences per batch; with 1, a small model uses at most two threads by default.",
         ),
     ] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Maximum source tokens per batch.  [default: 2048]")
-    ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Number of processes; needs --input and --output.")] = 1,
+    batch_tokens: Annotated[int | None, Option(min=1, help="Maximum source tokens per batch.  [default: 2048]")] = None,
+    processes: Annotated[int, Option(min=1, help="Number of processes; needs --input and --output.")] = 1,
     engine: Annotated[
         Literal["auto", "torch", "ctranslate2"],
-        typer.Option(
+        Option(
             help="auto: a CTranslate2 export of the model if translations stay the same (greedy search, or --finished "
             "beside), else torch."
         ),
     ] = "auto",
     precision: Annotated[
         Literal["float32", "bf16", "fp16"],
-        typer.Option(help="For torch: bf16 and (GPU only) fp16 are faster but change some translations."),
+        Option(help="For torch: bf16 and (GPU only) fp16 are faster but change some translations."),
     ] = "float32",
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -135,20 +124,20 @@ def command(
     from nmtkit.files import is_stream
 
     if batch_size is not None and batch_tokens is not None:
-        raise typer.BadParameter("give --batch-size or --batch-tokens, not both")
+        raise BadParameter("give --batch-size or --batch-tokens, not both")
     if mbr is not None and sample:
-        raise typer.BadParameter("--mbr already samples; leave --sample out", param_hint="--sample")
+        raise BadParameter("--mbr already samples; leave --sample out", param_hint="--sample")
     if mbr is not None and mbr < n_best:
-        raise typer.BadParameter(f"--n-best {n_best} needs at least {n_best} samples, not {mbr}", param_hint="--mbr")
+        raise BadParameter(f"--n-best {n_best} needs at least {n_best} samples, not {mbr}", param_hint="--mbr")
     if alignment and not json_:
-        raise typer.BadParameter("--alignment needs --json")
+        raise BadParameter("--alignment needs --json")
     if mbr_metric is not None and mbr is None:
-        raise typer.BadParameter("needs --mbr", param_hint="--mbr-metric")
+        raise BadParameter("needs --mbr", param_hint="--mbr-metric")
     sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
     is_sampled = sample or mbr is not None
     options.check_sampling(sampling_options, None if is_sampled else "needs --sample or --mbr")
     if is_sampled and search.get("beam") is not None:
-        raise typer.BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
+        raise BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
     options.check_files(
         [("--output", output), ("--status", status)],
         [("--input", input_), ("--prefix", prefix), ("--require", require), ("--glossary", glossary)],
@@ -159,8 +148,8 @@ def command(
     launched = console.environment_number("WORLD_SIZE", 1)
     if max(processes, launched) > 1 and not from_file_to_file:
         if input_ is not None and not input_.exists():
-            raise typer.BadParameter(f"{input_}: no such file", param_hint="--input")
-        raise typer.BadParameter("several processes need --input and --output", param_hint="--processes")
+            raise BadParameter(f"{input_}: no such file", param_hint="--input")
+        raise BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
         options.launch_processes(processes, device)
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
@@ -241,7 +230,7 @@ def _kinds(keep: str | None) -> tuple["Kind", ...]:
     choices: tuple[Kind, ...] = get_args(Kind)
     if unknown := [kind for kind in given if kind not in choices]:
         reason = f"{unknown[0]!r} is not one of {', '.join(choices)}"
-        raise typer.BadParameter(reason, param_hint="--keep")
+        raise BadParameter(reason, param_hint="--keep")
     return tuple(kind for kind in choices if kind in given)
 
 
