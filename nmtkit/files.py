@@ -20,7 +20,7 @@ import stat
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, cast, get_args
@@ -89,16 +89,22 @@ class LineReader:
         Raises:
             DataError: the file cannot be read or is damaged.
         """
-        with ExitStack() as stack:
-            stream: Iterable[bytes]
-            if isinstance(self._source, Path):
-                stream = stack.enter_context(open_binary(self._source))
-            else:
-                stream = self._source
-            lines = iter(stream)
-            while (raw := self._next(lines)) is not None:
-                self.num_lines += 1
-                yield raw
+        source = self._source
+        with open_binary(source) if isinstance(source, Path) else nullcontext(source) as stream:
+            try:
+                for raw in stream:
+                    self.num_lines += 1
+                    yield raw
+            except EOFError:
+                raise DataError(
+                    f"{self.name}: the {self._kind} file is cut short after line {self.num_lines}; "
+                    "fetch or compress it again"
+                ) from None
+            except DAMAGED as error:
+                raise DataError(
+                    f"{self.name}: damaged or not a {self._kind} file (after line {self.num_lines}: {error}); "
+                    "fetch or compress it again"
+                ) from None
 
     def _text_of(self, raw: bytes) -> str:
         raw = raw.removesuffix(b"\n")
@@ -108,35 +114,17 @@ class LineReader:
         if raw.endswith(b"\r"):
             raw = raw[:-1]
             self.carriage_returns += 1
-        return self._decode(raw)
-
-    def _next(self, lines: Iterator[bytes]) -> bytes | None:
-        try:
-            return next(lines, None)
-        except EOFError:
-            raise DataError(
-                f"{self.name}: the {self._kind} file is cut short after line {self.num_lines}; "
-                "fetch or compress it again"
-            ) from None
-        except DAMAGED as error:
-            raise DataError(
-                f"{self.name}: damaged or not a {self._kind} file (after line {self.num_lines}: {error}); "
-                "fetch or compress it again"
-            ) from None
-
-    def _decode(self, raw: bytes) -> str:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
+            if self._errors == "strict":
+                raise DataError(
+                    f"{self.name}, line {self.num_lines}: invalid UTF-8 (byte 0x{raw[error.start]:02x} at position "
+                    f"{error.start + 1}); convert the file to UTF-8 or correct the line"
+                ) from None
             if self._errors == "replace":
                 self.invalid_lines.append(self.num_lines)
-                return raw.decode("utf-8", errors="replace")
-            if self._errors == "surrogateescape":
-                return raw.decode("utf-8", errors="surrogateescape")
-            raise DataError(
-                f"{self.name}, line {self.num_lines}: invalid UTF-8 (byte 0x{raw[error.start]:02x} at position "
-                f"{error.start + 1}); convert the file to UTF-8 or correct the line"
-            ) from None
+            return raw.decode("utf-8", errors=self._errors)
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:
@@ -220,15 +208,11 @@ def _clear(entry: Path, original: Path | None = None) -> bool:
     if entry.name.endswith(_REPLACED) and not original.exists():
         entry.rename(original)
         return False
-    _remove(entry)
-    return True
-
-
-def _remove(entry: Path) -> None:
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry)
     else:
         entry.unlink(missing_ok=True)
+    return True
 
 
 def is_stream(path: Path) -> bool:

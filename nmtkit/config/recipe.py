@@ -83,15 +83,12 @@ _SET = "--set"
 """Name of the layer made of --set options."""
 
 
-def recipes_folder() -> Path:
-    """Return the folder of the built-in recipes: in the installed package, or beside it in a checkout."""
-    inside = Path(__file__).parent.parent / "recipes"
-    return inside if inside.is_dir() else Path(__file__).parent.parent.parent / "recipes"
-
-
 def builtin_recipes() -> dict[str, Path]:
     """Return the built-in recipes by name."""
-    return {path.stem: path for path in sorted(recipes_folder().glob("*.toml"))}
+    package = Path(__file__).parent.parent
+    inside = package / "recipes"  # of an installed package; in a checkout they are beside it
+    folder = inside if inside.is_dir() else package.parent / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
@@ -144,8 +141,20 @@ def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
 def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
     """Merge layers; raise ValidationError if the result is invalid."""
     merged: dict[str, dict[str, Any]] = {}
-    for layer in layers:
-        _merge(merged, layer.values)
+    for values in (layer.values for layer in layers):
+        # Validation and test sets of a base do not fit other corpora, nor does the environment of its episodes.
+        if "train" in values.get("data", {}):
+            train = values["data"]["train"]
+            plays = isinstance(train, list) and ENVIRONMENT in train
+            for key in ("valid", "test") if plays else ("valid", "test", "environment"):
+                merged.get("data", {}).pop(key, None)
+        for section, content in values.items():
+            target = merged.setdefault(section, {})
+            for rival in (rival for key in content for rival in _rivals(key)):
+                # A layer that states both keeps both, so that the check reports the conflict.
+                if rival not in content:
+                    target.pop(rival, None)
+            target.update(content)
     return Recipe.model_validate({"name": name, **merged})
 
 
@@ -222,20 +231,21 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the paths of local corpora and models absolute; those in a recipe are relative to its file, or for a
     built-in recipe to the current folder."""
-    for section, key in (("data", "tokenizer"), ("data", "treebank"), ("training", "init")):
-        if isinstance(values.get(section, {}).get(key), str):
-            values[section][key] = str(folder / Path(values[section][key]).expanduser())
-    data = values.get("data", {})
-    if isinstance(data.get("silver_trees"), list):
-        data["silver_trees"] = [str(folder / Path(str(path)).expanduser()) for path in data["silver_trees"]]
-    for key in ("train", "valid", "test"):
-        entries = data.get(key)
-        for entry in entries if isinstance(entries, list) else []:
-            for side in ("source", "target", "text", "generate", "model"):
-                if isinstance(entry, dict) and isinstance(entry.get(side), str):
-                    entry[side] = str(folder / Path(entry[side]).expanduser())
-            if isinstance(entry, dict) and isinstance(entry.get("model"), list):
-                entry["model"] = [str(folder / Path(str(path)).expanduser()) for path in entry["model"]]
+
+    def anchored(value: Any) -> Any:
+        if isinstance(value, list):
+            return [anchored(entry) for entry in value]
+        return str(folder / Path(value).expanduser()) if isinstance(value, str) else value
+
+    data, training = values.get("data", {}), values.get("training", {})
+    tables = [(data, ("tokenizer", "treebank", "silver_trees")), (training, ("init",))]
+    for entries in (data.get(key) for key in ("train", "valid", "test")):
+        corpora = entries if isinstance(entries, list) else []
+        tables += [(entry, ("source", "target", "text", "generate", "model")) for entry in corpora]
+    for table, keys in tables:
+        for key in keys:
+            if isinstance(table, dict) and key in table:
+                table[key] = anchored(table[key])
 
 
 def _check_keys(layer: _Layer) -> None:
@@ -257,23 +267,6 @@ def _check_keys(layer: _Layer) -> None:
 
 def _rivals(key: str) -> list[str]:
     return [rival for group in EXCLUSIVE_KEYS if key in group for rival in group if rival != key]
-
-
-def _merge(merged: dict[str, dict[str, Any]], values: dict[str, dict[str, Any]]) -> None:
-    # Validation and test sets of a base do not fit other training corpora, nor does the environment of its episodes.
-    if "train" in values.get("data", {}):
-        train = values["data"]["train"]
-        plays = isinstance(train, list) and ENVIRONMENT in train
-        for key in ("valid", "test") if plays else ("valid", "test", "environment"):
-            merged.get("data", {}).pop(key, None)
-    for section, content in values.items():
-        target = merged.setdefault(section, {})
-        for key in content:
-            for rival in _rivals(key):
-                # A layer that states both keeps both, so that the check reports the conflict.
-                if rival not in content:
-                    target.pop(rival, None)
-        target.update(content)
 
 
 def _nearest(word: str, candidates: list[str]) -> str:
