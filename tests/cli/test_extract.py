@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,7 +68,7 @@ def test_json_lines_are_examples_again(run_command: Callable[..., Any], examples
 def test_examples_come_through_a_pipe(
     run_command: Callable[..., Any], examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(examples.read_bytes())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(examples.read_bytes())))
     assert run_command("extract", "--length", 1).out == "Bridges\nTea\n"
 
 
