@@ -109,8 +109,12 @@ def command(
     except SystemExit:  # by a signal
         console.log.info("the runs save and stop; %s", options.resume_advice())
         raise
-    _print(report())
-    for path in write_report(folder, report()):
+    final = report()
+    for table in result_tables(final):
+        console.print_table(table.title, table.columns, table.rows, notes=table.notes)
+    for failure in failures_of(final):
+        console.say(f"failed: {failure}")
+    for path in write_report(folder, final):
         console.say(str(path))
     if failures:
         sys.exit(1)
@@ -120,10 +124,3 @@ def _summary(result: dict[str, Any]) -> str:
     trained = console.duration(result["seconds"])
     bleu = "" if result["bleu"] is None else f"BLEU {result['bleu']:.1f}, "
     return f"perplexity {result['perplexity']:.2f}, {bleu}trained in {trained}"
-
-
-def _print(report: dict[str, Any]) -> None:
-    for table in result_tables(report):
-        console.print_table(table.title, table.columns, table.rows, notes=table.notes)
-    for failure in failures_of(report):
-        console.say(f"failed: {failure}")

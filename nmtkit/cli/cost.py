@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, BadParameter, Option
 
@@ -90,11 +90,21 @@ def command(
         device_type = "a device of that rate"
     has_prediction_options = any(option is not None for option in (devices, device_type, mfu, rate))
     if is_run and not has_prediction_options and run.latest_state() is not None:
-        figures = _print_measured(run)
+        from nmtkit.evaluation.cost import training_cost
+        from nmtkit.evaluation.metrics import read_scores
+
+        figures = training_cost(run.folder)
+        write_json(run.cost, figures)
+        _print_tables(cost_tables(figures, read_scores(run.scores) if run.scores.is_file() else {}))
     else:
         recipe = run.recipe() if is_run else load_recipe(what, set_ or [])
         folder = run.folder if is_run else options.run_folder(recipe.name, run_dir)
-        figures = _print_prediction(recipe, Run(folder), devices or 1, device_type, mfu, rate)
+        from nmtkit.training.prediction import predict
+
+        lengths, vocab_sizes = _lengths(recipe, Run(folder))
+        hardware = _hardware(recipe, vocab_sizes, devices or 1, device_type, mfu, rate)
+        figures = predict(recipe, lengths, vocab_sizes, hardware)
+        _print_tables([prediction_table(figures), *table_two({**figures, "run": recipe.name}, {}, "this prediction")])
     if json_file is not None:
         write_json(json_file, figures)
 
@@ -114,28 +124,6 @@ def _print_devices() -> None:
     notes = ["Dense peak rates in TFLOP/s of one device; the paper's: sustained single precision, footnote 5."]
     notes += [f"  {kind.name}: {kind.source}" for kind in known_devices()]
     console.print_table("GPUs", columns, rows, notes=notes)
-
-
-def _print_measured(run: "Run") -> dict[str, Any]:
-    from nmtkit.evaluation.cost import training_cost
-    from nmtkit.evaluation.metrics import read_scores
-
-    cost = training_cost(run.folder)
-    write_json(run.cost, cost)
-    _print_tables(cost_tables(cost, read_scores(run.scores) if run.scores.is_file() else {}))
-    return cost
-
-
-def _print_prediction(
-    recipe: Recipe, run: "Run", devices: int, device_type: str | None, mfu: float | None, rate: float | None
-) -> dict[str, Any]:
-    from nmtkit.training.prediction import predict
-
-    lengths, vocab_sizes = _lengths(recipe, run)
-    hardware = _hardware(recipe, vocab_sizes, devices, device_type, mfu, rate)
-    expected = predict(recipe, lengths, vocab_sizes, hardware)
-    _print_tables([prediction_table(expected), *table_two({**expected, "run": recipe.name}, {}, "this prediction")])
-    return expected
 
 
 def _hardware(

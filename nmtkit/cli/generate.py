@@ -42,8 +42,8 @@ def command(
     if prompt and prompt_file is not None:
         raise BadParameter("give --prompt or --prompt-file, not both")
     beam = search.get("beam")
-    sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
-    options.check_sampling(sampling_options, None if beam is None else "has no effect with --beam")
+    refusal = None if beam is None else "has no effect with --beam"
+    sampling = options.sampling_of(temperature, top_k, top_p, seed, refusal)
     if beam is not None and number > beam:
         raise BadParameter(f"{number} texts need a beam that large, not {beam}", param_hint="--number")
     options.check_files([("--output", output)], [("--prompt-file", prompt_file)])
@@ -51,7 +51,6 @@ def command(
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt
     loaded = load_model(find_model(model), options.start_device(device, threads))
     generator = Generator(loaded, trained_length(loaded), loaded.decoding.model_copy(update=search))
-    sampling = options.sampling_of(temperature, top_k, top_p, seed) if beam is None else None
     with result_lines(output) as write:
         for index, continuation in enumerate(generator.continuations(text, max_tokens, sampling, number)):
             write([*([""] if index else []), text + continuation])

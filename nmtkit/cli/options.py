@@ -187,21 +187,24 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
             raise BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
 
 
-def check_sampling(options: dict[str, float | None], refusal: str | None) -> None:
-    """Raise BadParameter for sampling options that are not finite, or that have no effect.
+def sampling_of(
+    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None, refusal: str | None
+) -> "Sampling | None":
+    """Return the parameters of sampling; options that are not given have their defaults.
 
     Args:
-        refusal: reason why sampling options have no effect; None if they have one.
+        refusal: reason why sampling options have no effect; None if they have one. With a reason, return None.
+
+    Raises:
+        BadParameter: an option is not finite, or has no effect.
     """
-    for name, value in options.items():
+    for name, value in {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}.items():
         if value is not None and refusal is not None:
             raise BadParameter(refusal, param_hint=name)
         if value is not None and not math.isfinite(value):
             raise BadParameter("must be a finite number", param_hint=name)
-
-
-def sampling_of(temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None) -> "Sampling":
-    """Return the parameters of sampling; options that are not given have their defaults."""
+    if refusal is not None:
+        return None
     from nmtkit.decoding.engine import Sampling
 
     return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)

@@ -133,10 +133,9 @@ def command(
         raise BadParameter("--alignment needs --json")
     if mbr_metric is not None and mbr is None:
         raise BadParameter("needs --mbr", param_hint="--mbr-metric")
-    sampling_options = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}
-    is_sampled = sample or mbr is not None
-    options.check_sampling(sampling_options, None if is_sampled else "needs --sample or --mbr")
-    if is_sampled and search.get("beam") is not None:
+    refusal = None if sample or mbr is not None else "needs --sample or --mbr"
+    sampling = options.sampling_of(temperature, top_k, top_p, seed, refusal)
+    if sampling is not None and search.get("beam") is not None:
         raise BadParameter("sampling uses no beam; --n-best sets the number of samples", param_hint="--beam")
     options.check_files(
         [("--output", output), ("--status", status)],
@@ -192,7 +191,7 @@ def command(
             set_threads(min(2, translator.num_threads))
         request = TranslationRequest(
             n_best=mbr or n_best,
-            sampling=options.sampling_of(temperature, top_k, top_p, seed) if is_sampled else None,
+            sampling=sampling,
             forbidden=tuple(forbid or ()),
             attention=alignment,
             max_source_tokens=max_source_tokens,
