@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import AVERAGE, Recipe
+from nmtkit.config.data_schema import AVERAGE
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.generated import Generation
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer

@@ -7,6 +7,8 @@ from typing import Any, get_args
 import pytest
 from pydantic.fields import FieldInfo
 
+from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, Noise, corpus_name
+from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.config.recipe import (
     builtin_recipes,
     changes_that_matter,
@@ -16,20 +18,7 @@ from nmtkit.config.recipe import (
     stored_recipe,
     to_toml,
 )
-from nmtkit.config.schema import (
-    EXCLUSIVE_KEYS,
-    SECTIONS,
-    CleaningConfig,
-    DataConfig,
-    DecodingConfig,
-    GeneratedCorpus,
-    LocalPair,
-    ModelConfig,
-    Noise,
-    Recipe,
-    TrainingConfig,
-    corpus_name,
-)
+from nmtkit.config.schema import EXCLUSIVE_KEYS, SECTIONS, DecodingConfig, ModelConfig, Recipe, TrainingConfig
 from nmtkit.errors import RecipeError
 
 DATA = '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["builtin/train"]\n'

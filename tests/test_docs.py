@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from nmtkit.cli.main import COMMANDS
+from nmtkit.config.corpus_entries import GeneratedCorpus, Noise
 from nmtkit.config.recipe import builtin_recipes, load_recipe, to_toml
-from nmtkit.config.schema import SECTIONS, GeneratedCorpus, Noise
+from nmtkit.config.schema import SECTIONS
 
 ROOT = Path(__file__).parent.parent
 KEYS_PAGE = ROOT / "docs" / "recipe-keys.toml"

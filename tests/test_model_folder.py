@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from nmtkit import model_folder
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import sha256_of
 from nmtkit.model.transformer import Transformer

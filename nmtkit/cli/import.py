@@ -39,7 +39,7 @@ def command(
     """
     console.set_up(quiet=quiet)
 
-    from nmtkit.config.schema import LANGUAGE_CODE, VALUE_RULES
+    from nmtkit.config.section import LANGUAGE_CODE, VALUE_RULES
     from nmtkit.export.importing import import_model
 
     for option, code in (("--source-language", source_language), ("--target-language", target_language)):

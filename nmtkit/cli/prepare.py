@@ -7,8 +7,9 @@ from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
+from nmtkit.config.corpus_entries import GeneratedCorpus
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import GeneratedCorpus, Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.errors import DataError
 
 

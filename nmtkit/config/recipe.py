@@ -18,23 +18,18 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nmtkit.config.schema import (
-    ENDING_SCHEDULES,
-    ENVIRONMENT,
-    EXCLUSIVE_KEYS,
-    SECTIONS,
-    VALUE_RULES,
+from nmtkit.config.corpus_entries import (
     CorpusEntry,
-    DataConfig,
     GeneratedCorpus,
     LocalPair,
     NamedCorpus,
     Noise,
-    Recipe,
-    TrainingConfig,
     corpus_name,
     mixture_label,
 )
+from nmtkit.config.data_schema import ENVIRONMENT, DataConfig
+from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
+from nmtkit.config.section import VALUE_RULES
 from nmtkit.errors import RecipeError
 from nmtkit.files import read_toml
 

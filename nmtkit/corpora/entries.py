@@ -15,16 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import (
-    LANGUAGE_MODEL,
-    CorpusEntry,
-    DataConfig,
-    GeneratedCorpus,
-    LocalPair,
-    NamedCorpus,
-    corpus_name,
-    public_name,
-)
+from nmtkit.config.corpus_entries import CorpusEntry, GeneratedCorpus, LocalPair, NamedCorpus, corpus_name, public_name
+from nmtkit.config.data_schema import LANGUAGE_MODEL, DataConfig
 from nmtkit.corpora.corpus import (
     Corpus,
     check_corpus,

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.schema import CleaningConfig, DataConfig
+from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.files import LineReader

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.schema import CleaningConfig, TrainingLengths
+from nmtkit.config.data_schema import CleaningConfig
+from nmtkit.config.schema import TrainingLengths
 from nmtkit.console import log
 from nmtkit.data.cleaning import BLANK_RULES, TOO_LONG, BlockFindings, rules_against_lengths
 from nmtkit.data.context import contexts

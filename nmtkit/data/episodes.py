@@ -24,7 +24,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nmtkit.config.schema import LocalPair, Recipe, corpus_name
+from nmtkit.config.corpus_entries import LocalPair, corpus_name
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log, progress
 from nmtkit.corpora.corpus import StoredText, stored_text
 from nmtkit.data.batch import Batch, Lengths

@@ -16,7 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import MANY_LANGUAGES, DataConfig, DecodingConfig, GeneratedCorpus, Noise, corpus_name
+from nmtkit.config.corpus_entries import MANY_LANGUAGES, GeneratedCorpus, Noise, corpus_name
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.corpora.corpus import Corpus, Lines, TextSource
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError, ModelError

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from nmtkit.config.schema import GeneratedCorpus, LocalPair
+from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files
 from nmtkit.data.generated import Generation

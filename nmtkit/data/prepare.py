@@ -18,18 +18,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from nmtkit.config.recipe import differences
-from nmtkit.config.schema import (
-    CleaningConfig,
-    DataConfig,
+from nmtkit.config.corpus_entries import (
     GeneratedCorpus,
     LocalPair,
     NamedCorpus,
-    Recipe,
     corpus_name,
     mixture_label,
     public_name,
 )
+from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.recipe import differences
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, listed, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, TextSource, local_file

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nmtkit.config.schema import CleaningConfig
+from nmtkit.config.data_schema import CleaningConfig
 from nmtkit.data.cleaning import EXAMPLES_WITHIN, HELD_OUT_COPY, MEANINGS, RULES, BlockFindings
 from nmtkit.errors import DataError
 

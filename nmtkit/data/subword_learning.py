@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.console import log
 from nmtkit.data.training_text import TrainingText
 from nmtkit.errors import DataError

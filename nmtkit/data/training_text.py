@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.schema import DataConfig, Recipe
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import Recipe
 from nmtkit.console import Advance, counted, log, progress
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.data.cleaning import (

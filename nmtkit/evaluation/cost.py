@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import corpus_name, languages_of, one_language
+from nmtkit.config.corpus_entries import corpus_name, languages_of, one_language
 from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import device_of

@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmtkit.config.schema import LANGUAGE_CODE, MANY_LANGUAGES
+from nmtkit.config.corpus_entries import MANY_LANGUAGES
+from nmtkit.config.section import LANGUAGE_CODE
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.text.sentencepieces import sentencepiece_entries

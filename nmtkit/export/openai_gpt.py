@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import LANGUAGE_MODEL, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.data_schema import LANGUAGE_MODEL
+from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights

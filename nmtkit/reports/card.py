@@ -2,7 +2,7 @@
 
 import re
 
-from nmtkit.config.schema import languages_of
+from nmtkit.config.corpus_entries import languages_of
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.files import read_lines

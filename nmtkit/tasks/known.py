@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from nmtkit.config.schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, DataConfig, default_task
+from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, DataConfig, default_task
 from nmtkit.errors import RecipeError
 from nmtkit.tasks.classification import LabelTask
 from nmtkit.tasks.language_model import LanguageModelTask

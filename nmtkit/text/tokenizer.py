@@ -21,7 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import LANGUAGE_MODEL, MANY_LANGUAGES, SEPARATOR, DataConfig, default_task, one_language
+from nmtkit.config.corpus_entries import MANY_LANGUAGES, one_language
+from nmtkit.config.data_schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
 from nmtkit.text.gpt_bpe import GptBpe

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmtkit.config.schema import Recipe, TrainingConfig, one_language
+from nmtkit.config.corpus_entries import one_language
+from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.data.batching import EpochPlan, pairs_of_epoch, plan_epoch, share_update
 from nmtkit.data.shards import PairData, Part
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of

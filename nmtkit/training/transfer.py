@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmtkit.config.schema import LANGUAGE_MODEL, ModelConfig, Recipe
+from nmtkit.config.data_schema import LANGUAGE_MODEL
+from nmtkit.config.schema import ModelConfig, Recipe
 from nmtkit.console import log
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors

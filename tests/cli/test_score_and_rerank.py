@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from nmtkit.cli.main import main
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sacrebleu.dataset import DATASETS
 
-from nmtkit.config.schema import corpus_name
+from nmtkit.config.corpus_entries import corpus_name
 from nmtkit.corpora import sacrebleu_sets
 from nmtkit.corpora.archives import is_archive
 from nmtkit.corpora.catalogue import CatalogueText

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files, stored_trees, treebank_corpus

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config.schema import CleaningConfig, DataConfig
+from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.data.cleaning import (
     HELD_OUT_COPY,
     MEANINGS,

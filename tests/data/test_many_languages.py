@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe, stored_recipe
-from nmtkit.config.schema import DataConfig, Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.data.batching import plan_of_epoch
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.data.shards import PairData, read_manifest, tempered

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.config.corpus_entries import LocalPair, NamedCorpus
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import differences, load_recipe
-from nmtkit.config.schema import DataConfig, LocalPair, NamedCorpus
 from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare

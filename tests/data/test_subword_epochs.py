@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.data import subword_epochs as drawing
 from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw, draw_epoch, is_drawn

@@ -2,7 +2,8 @@
 
 import torch
 
-from nmtkit.config.schema import DataConfig, ModelConfig
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
 

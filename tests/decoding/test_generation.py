@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from nmtkit.config.corpus_entries import Noise
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DecodingConfig, Noise, Recipe
+from nmtkit.config.schema import DecodingConfig, Recipe
 from nmtkit.data.generated import FILLER, with_noise
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import Preparation, changed_text, check, prepare

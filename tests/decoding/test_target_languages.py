@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.config.schema import DataConfig, DecodingConfig
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob
 from nmtkit.decoding.lengths import cut_source

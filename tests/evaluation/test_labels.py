@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import binomtest, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from nmtkit.config.data_schema import TASK_NAMES
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import TASK_NAMES
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.compare import compare_runs
@@ -295,7 +295,7 @@ def test_the_runs_of_a_task_with_labels_are_scored_compared_and_shown(
     run_command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "parity", Parity)
-    monkeypatch.setattr("nmtkit.config.schema.TASK_NAMES", (*TASK_NAMES, "parity"))
+    monkeypatch.setattr("nmtkit.config.data_schema.TASK_NAMES", (*TASK_NAMES, "parity"))
     words = ("ant", "bee", "cow", "dog", "eel", "fox", "gnu", "hen")
     sentences = [" ".join(words[(n + m) % 8] for m in range(3 + n % 5)) for n in range(300)]
     gold = [("odd", "even")[len(sentence.split()) % 2 == 0] for sentence in sentences]

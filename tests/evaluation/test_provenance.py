@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
 from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
 from nmtkit.decoding.translator import Translator

@@ -19,8 +19,9 @@ from transformers import (
     OpenAIGPTTokenizer,
 )
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.running_text import Generator, score_text, trained_length

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import Tokenizer

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DataConfig, TrainingLengths
+from nmtkit.config.schema import TrainingLengths
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.engine import TranslationRequest

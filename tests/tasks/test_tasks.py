@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.config.data_schema import HEADS, TASK_NAMES
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import HEADS, TASK_NAMES
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
@@ -88,7 +88,7 @@ def sentence(number: int) -> str:
 
 def test_a_task_without_a_source_is_trained_decoded_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "continuation", Continuation)
-    monkeypatch.setattr("nmtkit.config.schema.TASK_NAMES", (*TASK_NAMES, "continuation"))
+    monkeypatch.setattr("nmtkit.config.data_schema.TASK_NAMES", (*TASK_NAMES, "continuation"))
     texts = [(f"unused {number}", sentence(number)) for number in range(400)]
     write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="continuation"', "cleaning.duplicate_source=keep"])
@@ -108,7 +108,7 @@ def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "parity", Label)
-    monkeypatch.setattr("nmtkit.config.schema.TASK_NAMES", (*TASK_NAMES, "parity"))
+    monkeypatch.setattr("nmtkit.config.data_schema.TASK_NAMES", (*TASK_NAMES, "parity"))
     texts = [(sentence(number), "EVEN" if len(sentence(number).split()) % 2 == 0 else "ODD") for number in range(400)]
     write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="parity"', "cleaning.duplicate_pair=keep"])
@@ -144,7 +144,7 @@ def test_the_task_of_the_documentation_works(tmp_path: Path, monkeypatch: pytest
     names: dict[str, type[Task]] = {}
     exec(example, names)
     monkeypatch.setitem(TASKS, "shouting", names["Shouting"])
-    monkeypatch.setattr("nmtkit.config.schema.TASK_NAMES", (*TASK_NAMES, "shouting"))
+    monkeypatch.setattr("nmtkit.config.data_schema.TASK_NAMES", (*TASK_NAMES, "shouting"))
     texts = [(sentence(number), " ".join(reversed(sentence(number).upper().split()))) for number in range(200)]
     write_lines(tmp_path, {"train": texts[:180], "valid": texts[180:190], "test": texts[190:]})
     recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="shouting"', "training.max_steps=60"])

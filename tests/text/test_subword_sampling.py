@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.text.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
 from nmtkit.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import ModelError, RecipeError
 from nmtkit.text.normalization import normalize
 from nmtkit.text.tokenizer import Tokenizer

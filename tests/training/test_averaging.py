@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError
 from nmtkit.files import read_json
 from nmtkit.model.transformer import Transformer

@@ -116,7 +116,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.config.schema import (ModelConfig, TrainingConfig)
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.data.shards import PairData
 from nmtkit.training.loss import compile_cost
 from nmtkit.training.loop import train_updates

@@ -40,7 +40,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nmtkit.config.schema import (ModelConfig, TrainingConfig)
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop

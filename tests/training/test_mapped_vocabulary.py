@@ -15,8 +15,9 @@ import sentencepiece
 import torch
 from torch import Tensor
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError

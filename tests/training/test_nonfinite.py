@@ -218,7 +218,7 @@ WORKER = """
 import itertools, json, sys
 from pathlib import Path
 import torch
-from nmtkit.config.schema import (ModelConfig, TrainingConfig)
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loss import batch_loss

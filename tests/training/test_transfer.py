@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DataConfig, DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.engine import Sampling

@@ -1,0 +1,511 @@
+"""The sections [data] and [cleaning] of a recipe, with the keys of every task."""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, Strict, model_validator
+
+from nmtkit.config.corpus_entries import (
+    MANY_LANGUAGES,
+    CorpusEntry,
+    GeneratedCorpus,
+    LocalPair,
+    corpus_name,
+    mixture_label,
+    stated_text,
+)
+from nmtkit.config.section import LANGUAGE_CODE, MANY, ONE_WORD, Section, default_of
+
+SEPARATOR = "<sep>"
+"""Vocabulary entry between the sentences of a sequence with `data.context`."""
+AVERAGE = "average"
+"""Name in scores.json of the mean of the scores of all test sets, where there are several directions."""
+TREES = ("trees", "tagged-trees")
+"""Values of [data] text for which the target is a tree over the words of the source."""
+LANGUAGE_MODEL, SUMMARY, TRAJECTORIES = "language-model", "summary", "trajectories"
+ENVIRONMENT = "environment"
+"""Corpus of episodes that `prepare` makes with random actions in `data.environment`."""
+_OF_EPISODES: dict[str, Any] = {"share_vocab": False, "normalize": (), "subwords": "none"}
+"""Values of keys for text where there is none."""
+HEADS = {"label": "classes", "pair-label": "classes", "similarity": "classes", "choice": "choice"}
+"""The tasks whose output is a label and no text, and the head of their models (`ModelConfig.head`)."""
+TASK_NAMES = ("translation", "parsing", LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, *HEADS)
+
+
+def default_task(text: str) -> str:
+    """Return the task of a recipe or a model that states none."""
+    return "parsing" if text in TREES else "translation"
+
+
+def _corpora(values: Any) -> list[Any]:
+    """Return the lists of corpora in the unchecked values of [data]."""
+    found = [values.get(key) for key in ("train", "valid", "test")] if isinstance(values, dict) else []
+    return [entries for entries in found if isinstance(entries, (list, tuple))]
+
+
+class DataConfig(Section):
+    """Corpora, languages and subwords."""
+
+    source_language: str = Field(pattern=LANGUAGE_CODE)
+    """Language code of the source, such as "en", of all corpora that do not state their own."""
+    target_language: str = Field(pattern=LANGUAGE_CODE)
+    """Language code of the target, such as "de", of all corpora that do not state their own; see many-languages.md."""
+    train: tuple[CorpusEntry, ...] = Field(min_length=1)
+    """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see data.md.
+    Or texts that a model translates, as { generate = "mono.de", model = "runs/de-en", as = "source" }; see
+    back-translation.md and distillation.md."""
+    sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
+    """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
+    x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less. With task =
+    "trajectories", episodes of equal return are in place of a corpus."""
+    valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
+    """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions, from which
+    copies of them are removed as well."""
+    test: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
+    """Test sets, called by the part of their name after the last slash; { corpus = "sst2/test", name = "sst2" } gives
+    another name. Or a number of other pairs to hold out of train in the same way; this test set is called "test"."""
+    text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
+    """plain: ordinary text. tokenized: words are separated by blanks. trees, tagged-trees: for parsing; see
+    parsing.md."""
+    task: str | None = Field(default=None, pattern=ONE_WORD)
+    """Kind of work: "translation" (default), "parsing" (default for trees), "summary" (see summaries.md),
+    "language-model" (see language-models.md), "label", "pair-label", "similarity", "choice" (see classification.md) or
+    "trajectories" (see decisions.md)."""
+    environment: str | None = Field(default=None, min_length=1)
+    """Trajectories: "graph", "key-to-door", "key-to-door-random", or MODULE:FUNCTION; see decisions.md."""
+    environment_seed: int = Field(default=1, ge=0, le=MANY)
+    """Trajectories: seed of the environment itself, such as the edges of the graph."""
+    episodes: int = Field(default=1000, ge=1, le=10_000_000)
+    """Trajectories: number of random episodes that `prepare` makes, unless train names corpora."""
+    episodes_seed: int = Field(default=1, ge=0, le=MANY)
+    """Trajectories: seed of these episodes."""
+    timesteps: Literal["episode", "window"] = "episode"
+    """Trajectories: count steps from the beginning of the episode, as published (episode), or from the first step that
+    the model sees (window)."""
+    best_episodes: float = Field(default=1.0, gt=0, le=1)
+    """Trajectories: share of the episodes to learn from, those of the highest returns (percentile behaviour cloning).
+    Below 1, episodes with the lowest return of all are left out as well."""
+    min_return: float | None = Field(default=None, ge=-1e12, le=1e12)
+    """Trajectories: lower returns-to-go count as this value, such as that of all walks that miss the goal."""
+    states: Literal["discrete", "vector"] = "discrete"
+    """Trajectories: whole numbers, or names that occur in training (discrete), or lists of numbers (vector)."""
+    actions: Literal["discrete", "vector"] = "discrete"
+    """Trajectories: the same for actions."""
+    label_type: Literal["class", "number"] = "class"
+    """Labels: one of a few names (class), or a number, learned by regression (number)."""
+    max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Cut each source to this number of tokens, in training and in translation."""
+    sequence_length: int = Field(default=512, ge=1, le=1_000_000)
+    """Tokens of a training sequence of a language model, maximum tokens of a sequence with a label, or steps that a
+    model of trajectories sees."""
+    context: int = Field(default=0, ge=0, le=1000)
+    """Number of sentences of the same document to put before each sentence; see documents.md."""
+    context_sides: Literal["source", "both"] = "source"
+    """source: the context is on the source side. both: the model also generates its translation."""
+    normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
+        "blanks",
+    )
+    """Steps of normalisation of every line, in training and in translation, in the given order; see data.md."""
+    subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "imported", "none"] = "bpe"
+    """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or those of an imported model,
+    which tokenizer names: gpt-bpe of a GPT, imported of a translation model; see data.md."""
+    vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
+    """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included."""
+    share_vocab: bool = True
+    """Use one vocabulary for source and target."""
+    byte_fallback: bool = False
+    """Split characters unseen in training into bytes, which take 256 entries, instead of replacing them with <unk>."""
+    subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
+    """Maximum number of pairs from which subwords are learned."""
+    wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
+    """For wordpiece: number of characters with an entry of their own; Wu et al. 2016 use more for Asian languages."""
+    segment_mark: str = "@@"
+    """For subwords = "none": mark at the end of a piece that continues; translations are joined at it."""
+    tokenizer: Path | None = None
+    """Model (run, model folder or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning."""
+    treebank: Path | None = None
+    """Folder of the Wall Street Journal part of the Penn Treebank; see parsing.md."""
+    silver_trees: tuple[Path, ...] = ()
+    """Files with trees made by other parsers; together they are the corpus "wsj/silver"."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_source(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("task") == LANGUAGE_MODEL:
+            return {"source_language": "und", "normalize": (), **values}
+        if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
+            return {"source_language": values["target_language"], **values}
+        if isinstance(values, dict) and values.get("task") in HEADS:
+            return {"target_language": "zxx", "share_vocab": False, **values}  # ISO 639-2: no linguistic content
+        if isinstance(values, dict) and values.get("task") == TRAJECTORIES:
+            languages = {"source_language": "und", "target_language": "zxx"}
+            return {**languages, "train": [ENVIRONMENT], **_OF_EPISODES, **values}
+        for key in ("source_language", "target_language"):
+            stated = {stated_text(entry, key) for entries in _corpora(values) for entry in entries}
+            if key not in values and stated - {None}:
+                values = {**values, key: stated.pop() if len(stated) == 1 else MANY_LANGUAGES}
+        if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task not in TASK_NAMES:
+            raise ValueError(f'task = "{task}": no such task; choose one of {", ".join(sorted(TASK_NAMES))}')
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> "DataConfig":
+        self._check_held_out()
+        if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
+            raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
+        if self.task_name == TRAJECTORIES:
+            self._check_trajectories()
+        elif foreign := [key for key in self.EPISODE_KEYS if getattr(self, key) != default_of(type(self), key)]:
+            raise ValueError(f'{foreign[0]} is for task = "trajectories", not "{self.task_name}"; leave it out')
+        if self.has_labels:
+            self._check_labels()
+        elif self.label_type == "number":
+            raise ValueError(f'label_type is for tasks whose output is a label, not "{self.task_name}"; leave it out')
+        if self.subwords in ("gpt-bpe", "imported") and self.tokenizer is None:
+            raise ValueError(f'subwords = "{self.subwords}" cannot be learned; tokenizer must name an imported model')
+        if self.task_name == SUMMARY and self.has_trees:
+            raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
+        if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *HEADS):
+            raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
+        self._check_languages()
+        if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
+            stated = f'text = "{self.text}"' if self.text != "plain" else 'subwords = "none"'
+            raise ValueError(f"moses-tokenize needs plain text, but {stated} means that words are already split")
+        if self.has_trees and "lowercase" in self.normalize:
+            raise ValueError('normalize: "lowercase" would change the labels of trees')
+        if self.has_trees and self.source_prefixes:
+            raise ValueError(
+                f'source_prefix cannot be used with text = "{self.text}", whose source words are leaves; leave it out'
+            )
+        names = [self.test_name(entry) for entry in self.corpora("test")]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"two test sets have the same name ({', '.join(names)}); give one a name: "
+                '{ corpus = "..." or source = "...", name = "..." }'
+            )
+        for entry in (*self.corpora("test"), *self.corpora("valid")):
+            if isinstance(entry, GeneratedCorpus):
+                raise ValueError(f"{corpus_name(entry)}: generated corpora are for data.train only")
+            if not isinstance(entry, str) and (entry.weight != 1 or entry.source_prefix):
+                raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for corpora of data.train only")
+        self._check_generated()
+        if self.context and self.max_source_tokens is not None:
+            raise ValueError("context and max_source_tokens cannot be combined; leave one of them out")
+        if self.context and self.task_name != "translation":
+            raise ValueError(f'context is for task = "translation", not "{self.task_name}"; leave it out')
+        if self.context and len(self.corpora("valid")) > 1:
+            raise ValueError(
+                "context needs validation text in one corpus, as documents of two corpora would run into each other; "
+                "join their files with a blank line between them"
+            )
+        if self.task_name == LANGUAGE_MODEL:
+            for text in (*self.train, *self.corpora("valid"), *self.corpora("test")):
+                if isinstance(text, LocalPair) and text.source != text.target:
+                    raise ValueError(f'{text.source}: a language model has no source; write {{ text = "FILE" }}')
+            if self.source_prefixes:
+                raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
+        for prefix in self.source_prefixes:
+            own = ("<pad>", "<unk>", "<s>", "</s>", *([SEPARATOR] if self.context else []), *self.target_tags.values())
+            if prefix in own:
+                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; use another tag")
+            if "lowercase" in self.normalize and prefix != prefix.lower():
+                raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
+        return self
+
+    def _check_held_out(self) -> None:
+        """Raise ValueError for a number of pairs to hold out of train that contradicts other keys."""
+        for key, number in self.held_out.items():
+            purpose = {"valid": "validation", "test": "test"}[key]
+            if self.task_name == LANGUAGE_MODEL:
+                raise ValueError(f"a language model needs {purpose} texts, not a number of lines")
+            if self.task_name == SUMMARY:
+                raise ValueError(f"a summary needs {purpose} corpora, not a number of pairs")
+            if number < 1:
+                raise ValueError(
+                    f"{key} is the number of pairs to hold out, at least 1; leave it out for no {purpose}"
+                    f"{' set' if key == 'test' else ''}"
+                )
+            if self.has_trees:
+                raise ValueError(f'text = "{self.text}" needs {purpose} corpora with tagged trees, not a number')
+            if self.context:
+                raise ValueError(
+                    f"context needs {purpose} text in one corpus: pairs held out of train are no documents"
+                )
+
+    def _check_generated(self) -> None:
+        """Raise ValueError for generated corpora that contradict other keys."""
+        names = [corpus_name(entry) for entry in self.train if isinstance(entry, GeneratedCorpus)]
+        if names and self.task_name != "translation":
+            raise ValueError(f'generate is for task = "translation", not "{self.task_name}"')
+        if names and (self.context or self.subwords == "none"):
+            stated = "context" if self.context else 'subwords = "none"'
+            raise ValueError(f"{stated} cannot be used with generated corpora, which are sentences in plain words")
+        if len(set(names)) < len(names):
+            raise ValueError(f"two generated corpora have the same name ({', '.join(names)}); give each a name")
+
+    def _check_trajectories(self) -> None:
+        """Raise ValueError for keys that contradict a task of episodes."""
+        for key in type(self).model_fields:
+            neutral = _OF_EPISODES.get(key, default_of(type(self), key))
+            if key not in self.KEYS_OF_ALL and key not in self.EPISODE_KEYS and getattr(self, key) != neutral:
+                raise ValueError(f'{key} is for text, not for task = "trajectories"; leave it out')
+        if self.environment is None and ENVIRONMENT in self.train:
+            raise ValueError('task = "trajectories" needs environment, or train = [{ text = "EPISODES.jsonl" }]')
+        if self.test:
+            raise ValueError('task = "trajectories" is scored by playing in an environment; leave test out')
+        valid = self.corpora("valid")
+        if ENVIRONMENT in valid or self.train.count(ENVIRONMENT) > 1:
+            raise ValueError('"environment" stands once in train; for validation hold episodes out with valid = N')
+        for entry in (*self.train, *valid):
+            if entry != ENVIRONMENT and not (isinstance(entry, LocalPair) and entry.source == entry.target):
+                raise ValueError(f'{corpus_name(entry)}: a corpus of episodes is {{ text = "EPISODES.jsonl" }}')
+            if mixture_label(entry):
+                raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for text, not for episodes")
+
+    def _check_labels(self) -> None:
+        """Raise ValueError for keys that contradict a task whose output is a label."""
+        if self.share_vocab:
+            raise ValueError(f'task = "{self.task_name}": labels are no text; leave share_vocab out')
+        if self.subwords in ("wordpiece", "none") or self.has_trees:
+            raise ValueError(
+                f'task = "{self.task_name}" needs subwords = bpe, unigram or characters, and text, not trees'
+            )
+        if self.source_prefixes:
+            raise ValueError(f'source_prefix cannot be used with task = "{self.task_name}"; leave it out')
+        least = 3 if self.task_name == "label" else 5
+        if self.sequence_length < least:
+            raise ValueError(
+                f'sequence_length = {self.sequence_length}: task = "{self.task_name}" needs at least {least}'
+            )
+        if self.label_type == "number" and self.task_name == "choice":
+            raise ValueError('task = "choice" chooses one of several texts; leave label_type = "number" out')
+
+    def _check_languages(self) -> None:
+        """Raise ValueError for corpora without languages, or with languages that contradict each other or the task."""
+        for entry in self._entries:
+            name = f"{corpus_name(entry)}: " if mixture_label(entry) else ""
+            source, target = self.direction(entry)
+            if MANY_LANGUAGES in (source, target):
+                side = "source" if source == MANY_LANGUAGES else "target"
+                raise ValueError(
+                    f"{corpus_name(entry)}: its {side}_language is not stated; state it there, as other corpora do, or "
+                    "in [data] as the default of all corpora"
+                )
+            if source == target and self.task_name != SUMMARY:
+                raise ValueError(f"{name}source_language and target_language are both {source!r}")
+            if target not in self.target_languages:
+                raise ValueError(f"{name}no corpus of train has the target language {target!r}")
+        if not self.has_directions:
+            return
+        if self.task_name != "translation":
+            raise ValueError(f'several languages are for task = "translation", not "{self.task_name}"')
+        if len(self.source_languages) > 1 and {"moses-punctuation", "moses-tokenize"} & set(self.normalize):
+            raise ValueError(
+                "normalize: the rules of Moses depend on the language, and `translate` does not know which of the "
+                f"source languages ({', '.join(self.source_languages)}) a text is in; leave these steps out"
+            )
+        for key, number in self.held_out.items():
+            if number < (count := len(self.held_out_directions)):
+                raise ValueError(f"{key} = {number}: take at least one pair for each of the {count} directions")
+        if AVERAGE in self.tests:
+            raise ValueError(f'a test set cannot be called "{AVERAGE}", the name of the scores over all directions')
+
+    @property
+    def _entries(self) -> tuple[CorpusEntry, ...]:
+        return (*self.train, *self.corpora("valid"), *self.corpora("test"))
+
+    def direction(self, entry: CorpusEntry) -> tuple[str, str]:
+        """Return the source and the target language of a corpus."""
+        own = [stated_text(entry, key) or getattr(self, key) for key in ("source_language", "target_language")]
+        return own[0], own[1]
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """The distinct directions of data.train, in the order of the corpora."""
+        return tuple(dict.fromkeys(self.direction(entry) for entry in self.train))
+
+    @property
+    def has_directions(self) -> bool:
+        """True if train, valid and test have several directions together."""
+        return len({self.direction(entry) for entry in self._entries}) > 1
+
+    @property
+    def held_out_directions(self) -> tuple[tuple[str, str], ...]:
+        """The directions of which `valid = N` and `test = N` hold out pairs: those of corpora that are eligible."""
+        eligible = (entry for number, entry in enumerate(self.train) if number not in self.ineligible)
+        return tuple(dict.fromkeys(map(self.direction, eligible))) or self.directions
+
+    @property
+    def source_languages(self) -> tuple[str, ...]:
+        """The distinct source languages of data.train."""
+        return tuple(dict.fromkeys(source for source, _ in self.directions))
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """The distinct target languages of data.train."""
+        return tuple(dict.fromkeys(target for _, target in self.directions))
+
+    @property
+    def target_tags(self) -> dict[str, str]:
+        """The tag before the source for each target language, where there are several.
+
+        Source: Johnson et al. 2017, "Google's Multilingual Neural Machine Translation System", section 3.
+        """
+        codes = self.target_languages
+        return {code: f"<2{code}>" for code in codes} if len(codes) > 1 else {}
+
+    def in_direction(self, direction: tuple[str, str]) -> "DataConfig":
+        """Return these settings with the languages of one direction."""
+        return self.model_copy(update=dict(zip(("source_language", "target_language"), direction, strict=True)))
+
+    def test_name(self, entry: CorpusEntry) -> str:
+        """Return the name of a test set: as stated, else with its direction where there are several."""
+        is_named = not isinstance(entry, str) and entry.name
+        return corpus_name(entry) + ("" if is_named else self._suffix(self.direction(entry)))
+
+    def _suffix(self, direction: tuple[str, str]) -> str:
+        return f".{'-'.join(direction)}" if self.has_directions else ""
+
+    def of_test(self, name: str) -> "DataConfig":
+        """Return these settings with the languages of a test set."""
+        return self.in_direction(self.tests.get(name, self.directions[0]))
+
+    @property
+    def tests(self) -> dict[str, tuple[str, str]]:
+        """The direction of each test set, by name; pairs held out of train are a test set for each direction."""
+        if isinstance(self.test, int):
+            return {f"test{self._suffix(direction)}": direction for direction in self.held_out_directions}
+        return {self.test_name(entry): self.direction(entry) for entry in self.test}
+
+    def corpora(self, role: str) -> tuple[CorpusEntry, ...]:
+        """Return the corpora of train, valid or test; none where pairs are held out of train instead."""
+        entries: int | tuple[CorpusEntry, ...] = getattr(self, role)
+        return () if isinstance(entries, int) else entries
+
+    @property
+    def held_out(self) -> dict[str, int]:
+        """The numbers of pairs to hold out of train, by key: for valid, then for test."""
+        return {key: number for key in ("valid", "test") if isinstance(number := getattr(self, key), int)}
+
+    @property
+    def ineligible(self) -> list[int]:
+        """Indices of the training corpora of which no pair is held out: those with a tag, and generated ones."""
+        return [
+            number
+            for number, entry in enumerate(self.train)
+            if not isinstance(entry, str) and (entry.source_prefix or isinstance(entry, GeneratedCorpus))
+        ]
+
+    @property
+    def source_prefixes(self) -> tuple[str, ...]:
+        """The distinct tags of data.train, in the order of the corpora."""
+        tags = (entry.source_prefix for entry in self.train if not isinstance(entry, str))
+        return tuple(dict.fromkeys(tag for tag in tags if tag))
+
+    EPISODE_KEYS: ClassVar = (
+        "environment", "environment_seed", "episodes", "episodes_seed", "timesteps", "best_episodes", "min_return",
+        "states", "actions",
+    )  # fmt: skip
+    """Keys that are for task = "trajectories" only."""
+    KEYS_OF_ALL: ClassVar = (
+        "source_language", "target_language", "train", "valid", "test", "task", "sequence_length",
+        "sampling_temperature",
+    )  # fmt: skip
+    """Keys that are for this task as well as for others."""
+    CORPUS_PATHS: ClassVar = ("treebank", "silver_trees")
+    """Keys with paths of corpora; the data depend on the content of the files, not on the paths."""
+
+    @property
+    def has_trees(self) -> bool:
+        """True if the target is a tree over the words of the source."""
+        return self.text in TREES
+
+    @property
+    def task_name(self) -> str:
+        """The stated task, else the default for the kind of text."""
+        return self.task or default_task(self.text)
+
+    @property
+    def has_fields(self) -> bool:
+        """True if tabs divide a line into fields, and are tokens of their own."""
+        return self.task_name == SUMMARY
+
+    @property
+    def has_labels(self) -> bool:
+        """True if the output is a label and no text."""
+        return self.task_name in HEADS
+
+    @property
+    def head(self) -> str:
+        """The head of the task's models, see `ModelConfig.head`."""
+        if self.task_name == TRAJECTORIES:
+            return f"{self.actions}-action"
+        return "number" if self.label_type == "number" else HEADS.get(self.task_name, "none")
+
+    @property
+    def splits_scripts(self) -> bool:
+        """True if subwords may end where the writing system changes; a bracket and its label are one piece."""
+        return not self.has_trees
+
+
+class CleaningConfig(Section):
+    """Limits on training pairs, and an action (error, drop, fix or keep) for each kind of problem; see data.md."""
+
+    max_tokens: int = Field(default=256, ge=0, le=1_000_000)
+    """Maximum number of subword tokens on each side, without the end symbol; 0: no limit."""
+    max_characters: int = Field(default=5000, ge=0, le=MANY)
+    """Maximum number of characters on each side, checked before subwords are learned; 0: no limit."""
+    max_ratio: float = Field(default=0.0, ge=0, le=1_000_000)
+    """Maximum ratio of the longer to the shorter side, in tokens; 0: no limit."""
+    line_count: Literal["error", "drop"] = "error"
+    """The sides of a corpus have different numbers of lines. drop: leave out the extra lines at the end."""
+    invalid_utf8: Literal["error", "drop", "fix"] = "error"
+    """Bytes that are not UTF-8. fix: read them as Windows-1252."""
+    line_separator: Literal["error", "drop", "fix", "keep"] = "keep"
+    """U+2028, U+2029, U+0085, VT, FF or CR inside a line. fix: replace by a blank."""
+    bom: Literal["error", "drop", "fix", "keep"] = "fix"
+    """Byte-order marks (U+FEFF). fix: remove. One at the beginning of a file is always removed."""
+    control_character: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Other control characters, except tabs. fix: remove."""
+    one_sided_blank: Literal["error", "drop"] = "drop"
+    """Exactly one side is blank."""
+    both_blank: Literal["error", "drop"] = "drop"
+    """Both sides are blank."""
+    html_entity: Literal["error", "drop", "fix", "keep"] = "keep"
+    """HTML entities such as `&amp;`. fix: replace by the character."""
+    markup: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Tags such as `<b>`. fix: remove; a tag between words, such as `<br>`, becomes a blank."""
+    too_long: Literal["error", "drop"] = "drop"
+    """One side is longer than max_tokens or max_characters."""
+    length_ratio: Literal["error", "drop", "keep"] = "drop"
+    """The lengths of the sides differ by more than max_ratio. If that is 0, ratios above 9 (in characters) are
+    counted."""
+    source_equals_target: Literal["error", "drop", "keep"] = "keep"
+    """Both sides are the same text. A corpus with mostly such pairs is refused unless the recipe states this key."""
+    duplicate_pair: Literal["error", "drop", "keep"] = "keep"
+    """Both sides equal those of an earlier pair. drop: keep only the first."""
+    duplicate_source: Literal["error", "drop", "keep"] = "keep"
+    """The source equals that of an earlier pair. drop: keep only the first that is not left out for another reason."""
+    wrong_script: Literal["error", "drop", "keep"] = "keep"
+    """Most letters of one side are not in the writing system of its language."""
+    swapped_sides: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Each side is in the writing system of the other side's language. fix: exchange the sides."""
+    wrong_language: Literal["off", "error", "drop", "keep"] = "off"
+    """One side is in another language than stated, as py3langid identifies it (pip install 'nmtkit[langid]'). off: not
+    checked, as it takes 0.3 ms per pair."""
+    overlap_valid: Literal["error", "drop", "keep"] = "keep"
+    """Both sides equal those of a pair in a validation set."""
+    overlap_test: Literal["error", "drop", "keep"] = "keep"
+    """Both sides equal those of a pair in a test set."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "CleaningConfig":
+        if self.length_ratio == "error" and not self.max_ratio:
+            raise ValueError('length_ratio = "error" needs a max_ratio above 0')
+        return self
+
+    def action(self, rule: str) -> str:
+        """Return the action for a rule; without max_ratio, length_ratio only counts."""
+        if rule == "length_ratio" and not self.max_ratio:
+            return "keep"
+        return str(getattr(self, rule))

@@ -1,0 +1,41 @@
+"""The base of the sections of a recipe, and rules for their values."""
+
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+LANGUAGE_CODE = r"^[a-z]{2,3}(_[A-Za-z]+)?$"
+ONE_WORD = r"^\S*$"
+FILE_NAME = r"^[^/\\.][^/\\]*$"
+VALUE_RULES = {
+    LANGUAGE_CODE: 'must be a language code, such as "en" or "zh_Hans"',
+    ONE_WORD: "must be one word without blanks",
+    FILE_NAME: "must be a name without slashes that does not begin with a full stop",
+}
+"""Patterns of values, and the message for a value that does not match."""
+MANY = 1_000_000_000
+"""Upper bound of numbers that need no smaller one: above any real use, and safe to compute with."""
+
+
+class Section(BaseModel):
+    """A section of a recipe, read-only; unknown keys and infinite numbers are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_bool_and_nul(cls, value: Any, info: Any) -> Any:
+        """Refuse true and false as numbers, which pydantic would read as 1 and 0, and NUL characters in text."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        is_number = not {int, float}.isdisjoint((kind, *get_args(kind)))
+        given = value if isinstance(value, (list, tuple)) else [value]
+        if is_number and any(isinstance(entry, bool) for entry in given):
+            raise ValueError("must be a number, not true or false")
+        if any("\0" in entry for entry in given if isinstance(entry, str)):
+            raise ValueError("holds a NUL character")
+        return value
+
+
+def default_of(section: type[Section], key: str) -> Any:
+    """Return the default of a key."""
+    return section.model_fields[key].default
