@@ -227,20 +227,21 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the paths of local corpora and models absolute; those in a recipe are relative to its file, or for a
     built-in recipe to the current folder."""
 
-    def anchored(value: Any) -> Any:
-        if isinstance(value, list):
-            return [anchored(entry) for entry in value]
-        return str(folder / Path(value).expanduser()) if isinstance(value, str) else value
+    def anchor(table: Any, *keys: str, lists: bool = False) -> None:
+        for key in keys if isinstance(table, dict) else ():
+            if isinstance(table.get(key), str):
+                table[key] = str(folder / Path(table[key]).expanduser())
+            elif lists and isinstance(table.get(key), list):
+                table[key] = [str(folder / Path(str(path)).expanduser()) for path in table[key]]
 
-    data, training = values.get("data", {}), values.get("training", {})
-    tables = [(data, ("tokenizer", "treebank", "silver_trees")), (training, ("init",))]
+    data = values.get("data", {})
+    anchor(data, "tokenizer", "treebank")
+    anchor(data, "silver_trees", lists=True)
+    anchor(values.get("training", {}), "init")
     for entries in (data.get(key) for key in ("train", "valid", "test")):
-        corpora = entries if isinstance(entries, list) else []
-        tables += [(entry, ("source", "target", "text", "generate", "model")) for entry in corpora]
-    for table, keys in tables:
-        for key in keys:
-            if isinstance(table, dict) and key in table:
-                table[key] = anchored(table[key])
+        for entry in entries if isinstance(entries, list) else []:
+            anchor(entry, "source", "target", "text", "generate")
+            anchor(entry, "model", lists=True)
 
 
 def _check_keys(layer: _Layer) -> None:
