@@ -153,9 +153,9 @@ def sync_and_forget(path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename inside ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make the content of a file, or the renames inside a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -258,7 +258,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -339,17 +339,13 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             for file in temporary.rglob("*"):
-                if file.is_dir():
-                    sync_folder(file)
-                else:
-                    with file.open("rb") as stream:
-                        os.fsync(stream.fileno())
-            sync_folder(temporary)
+                sync(file)
+            sync(temporary)
             if path.exists():
                 _replace_folder(path, temporary)
             else:
                 temporary.rename(path)
-            sync_folder(path.parent)
+            sync(path.parent)
         # Messages name the final path, as the temporary folder is removed.
         except OSError as error:
             error.filename = str(error.filename or path).replace(str(temporary), str(path))

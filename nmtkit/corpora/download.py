@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 from nmtkit.console import log
 from nmtkit.errors import DataError
-from nmtkit.files import free_bytes, sha256_of, sync_folder, write_atomically, write_json
+from nmtkit.files import free_bytes, sha256_of, sync, write_atomically, write_json
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_SECONDS = 60.0
@@ -244,7 +244,7 @@ class Downloader:
                         continue
                     self._record(file, found)
                     part.finish(path)
-                    sync_folder(path.parent)
+                    sync(path.parent)
                     return replace(found, path=path)
                 if not expected.is_checked and not part.validator:
                     part.discard()
