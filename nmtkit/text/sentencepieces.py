@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import LANGUAGE_MODEL, DataConfig
+from nmtkit.config.data_schema import LANGUAGE_MODEL, DataConfig
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of
 from nmtkit.text.normalization import FIELD_MARK

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3

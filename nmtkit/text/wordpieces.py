@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
 from nmtkit.text.vocabulary import BLANK_SIGN, SPECIAL_PIECES, STAND_IN, TAG_SIGN, UNK, UNKNOWN_TEXT, ListedPieces
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config.schema import DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 from nmtkit.text.wordpieces import WordPieces, WordPieceTrainer, count_units, likelihood_gain, units_of
