@@ -52,7 +52,7 @@ LEVELS = [
 DOORS = {
     "accelerate": ["nmtkit.distributed.workers"],
     "sentencepiece": ["nmtkit.text.sentencepieces"],
-    "tokenizers": ["nmtkit.text.tokenizer"],
+    "tokenizers": [],
     "sacremoses": ["nmtkit.text.moses"],
     "py3langid": ["nmtkit.text.scripts"],
     "sacrebleu": ["nmtkit.evaluation.metrics", "nmtkit.evaluation.significance", "nmtkit.corpora.sacrebleu_sets"],
