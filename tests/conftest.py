@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jaxtyping
 import pytest
 import torch
 
@@ -24,8 +25,10 @@ from nmtkit.files import read_json, read_json_lines
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import MEASURED
+from tests import everything  # noqa: F401
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here and in every process started here
+os.fsync = lambda descriptor: None  # 3 ms each; no test takes the power away
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets the width of its own terminal, which is not that of the tests
 
 WORDS = ["ab", "cde", "fg", "hij", "kl", "mno", "pq", "rst", "uv", "wxyz"]
@@ -34,9 +37,20 @@ TIMED = (
 )  # fmt: skip
 
 
+COMMANDS = ("cli", "end_to_end", "experiments", "export", "reports", "serving")
+"""Folders of tests that run whole commands."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest files, so that at the end no process waits long for another."""
     items.sort(key=lambda item: item.path.parent.name not in ("hostile", "end_to_end"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check the shapes of tensors but in whole trainings and commands, which repeat the same calls again and again."""
+    is_whole = item.path.parent.name in COMMANDS or "tiny_project" in getattr(item, "fixturenames", ())
+    jaxtyping.config.update("jaxtyping_disable", is_whole)
 
 
 @dataclass
@@ -209,9 +223,8 @@ def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
 
 
 @pytest.fixture
-def tiny(tiny_project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The tiny project, its trainings on one thread and without a measurement of the machine's rate."""
-    monkeypatch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
+def tiny(tiny_project: TinyProject) -> Any:
+    """The tiny project, its trainings on one thread."""
     threads = torch.get_num_threads()
     yield tiny_project
     torch.set_num_threads(threads)

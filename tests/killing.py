@@ -29,3 +29,18 @@ class Killer:
         """Counts what changes names on a disk, or waits for it."""
         for name in FILE_OPERATIONS:
             setattr(os, name, self.counting(getattr(os, name)))
+
+
+Moment = tuple[str, float]
+"""What to count and when to kill: ("seconds", 0.4), ("file operations", 12) or ("validation batches", 2)."""
+
+
+def kill_at(moment: Moment) -> None:
+    """Has this process killed at a moment that it counts itself."""
+    what, count = moment
+    if what == "file operations":
+        Killer(count).count_file_operations()
+    elif what == "validation batches":
+        from nmtkit.training import validation
+
+        validation.batch_loss = Killer(count).counting(validation.batch_loss)

@@ -18,9 +18,7 @@ MANIFEST = '{"fingerprint": "FINGERPRINT", "pairs": {}, "cleaning": {}, "files":
 def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five updates."""
     run = tiny_project.copy(tmp_path_factory.mktemp("cost") / "mine")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
-        tiny_project.train(run, "training.max_steps=5")
+    tiny_project.train(run, "training.max_steps=5")
     return run
 
 

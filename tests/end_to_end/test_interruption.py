@@ -3,11 +3,8 @@
 import json
 import logging
 import os
-import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +22,7 @@ from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
 from nmtkit.training import loop, reporting
 from nmtkit.training.session import TrainingResult, train
 from tests.conftest import write_corpus
+from tests.forked import Forked, run_forked
 
 STEPS = 40
 DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", "flops", "padding", "epoch")
@@ -52,7 +50,7 @@ class Project:
 
     def command(self, run: Path, *options: str) -> list[str]:
         place = ["--run-dir", str(run), "--device", "cpu", "--threads", "1"]
-        return [sys.executable, "-m", "nmtkit", "train", str(self.recipe), *place, *options]
+        return ["train", str(self.recipe), *place, *options]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +116,7 @@ def num_reports(run: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def wait_for(process: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> None:
+def wait_for(process: Forked, is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < deadline
@@ -126,14 +124,16 @@ def wait_for(process: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> N
         time.sleep(0.005)
 
 
-def interrupt(command: list[str], number: signal.Signals, is_time: Callable[[], bool]) -> tuple[int, str]:
+def interrupt(command: list[str], number: signal.Signals, is_time: Callable[[], bool], folder: Path) -> tuple[int, str]:
     """Starts a command, sends a signal when it is time, and returns exit code and stderr."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    out, err = folder / "out", folder / "err"
+    err.unlink(missing_ok=True)
+    with Forked(*command, out=out, err=err) as process:
         wait_for(process, is_time)
         process.send_signal(number)
-        out, err = process.communicate(timeout=300)
-    assert out == b""
-    return process.returncode, err.decode("utf-8")
+        code = process.wait()
+    assert out.read_bytes() == b""
+    return code, err.read_text(encoding="utf-8")
 
 
 @dataclass
@@ -157,13 +157,13 @@ def interrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> I
         saves = [int(name.removeprefix("step-")) for name in names(run / "resume") if TEMPORARY_MARK not in name]
         result.saved_at.append((num_reports(run), max(saves)))
 
-    note(*interrupt(command, signal.SIGTERM, lambda: num_reports(run) >= 2))
+    note(*interrupt(command, signal.SIGTERM, lambda: num_reports(run) >= 2, run.parent))
     done = num_reports(run)
-    note(*interrupt(command, signal.SIGINT, lambda: num_reports(run) >= done + 2))
+    note(*interrupt(command, signal.SIGINT, lambda: num_reports(run) >= done + 2, run.parent))
     due = num_reports(run) // 5 * 5 + 5
-    note(*interrupt(command, signal.SIGKILL, lambda: num_reports(run) > due))
+    note(*interrupt(command, signal.SIGKILL, lambda: num_reports(run) > due, run.parent))
     for _ in range(2):
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        ended = run_forked(*command)
         note(ended.returncode, ended.stderr)
     return result
 
@@ -380,13 +380,7 @@ class TestFullDisk:
         shutil.copytree(stopped, run)
         before = contents(run)
         command = project.command(run, "--quiet", "--set", "training.max_steps=10")
-        ended = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        )
+        ended = run_forked(*command, file_limit=limit)
         assert ended.returncode == 1
         assert ended.stdout == ""
         assert ended.stderr.count("\n") == 1
@@ -423,16 +417,11 @@ def shared(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Interr
     overrides = [option for setting in WITHOUT_DROPOUT for option in ("--set", setting)]
     overrides += ["--processes", "2", "--set"]
     command = project.command(result.run, *overrides, "training.max_steps=500")
-    code, message = interrupt(command, signal.SIGTERM, lambda: num_reports(result.run) >= 2)
+    code, message = interrupt(command, signal.SIGTERM, lambda: num_reports(result.run) >= 2, result.run.parent)
     result.codes.append(code)
     result.messages.append(message)
     result.saved_at.append((num_reports(result.run), int(names(result.run / "resume")[-1].removeprefix("step-"))))
-    ended = subprocess.run(
-        project.command(result.run, *overrides, "training.max_steps=20"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_forked(*project.command(result.run, *overrides, "training.max_steps=20"))
     result.codes.append(ended.returncode)
     project.train(result.run, *WITHOUT_DROPOUT, "training.max_steps=24")
     return result
@@ -462,7 +451,7 @@ class TestSeveralProcesses:
 
     def test_a_mistake_is_told_once(self, project: Project, tmp_path: Path) -> None:
         command = project.command(tmp_path / "unprepared", "--processes", "2", "--quiet")
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        ended = run_forked(*command)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert "nmtkit prepare" in ended.stderr
         assert ended.stderr.count("\n") == 1
@@ -474,13 +463,7 @@ class TestSeveralProcesses:
         shutil.copytree(stopped, run)
         saved = contents(run / "resume")
         command = project.command(run, "--processes", "2", "--quiet", "--set", "training.max_steps=10")
-        ended = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000)),
-        )
+        ended = run_forked(*command, file_limit=500_000)
         assert ended.returncode == 1
         assert [line for line in ended.stderr.split("\n") if line.startswith("error: ")] != []
         assert "Traceback" not in ended.stderr

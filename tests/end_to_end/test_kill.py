@@ -1,49 +1,26 @@
 """kill -9 at any moment, and full disks: the run goes on, to the very end it would have had.
 
-The trainings are processes of their own, forked from one that has imported everything already, so that each of them
-starts at once.
+The trainings are processes of their own.
 """
 
-import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from killing import Killer
+from killing import Moment, kill_at
 
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.run import LOCK_NAME, Run
 from tests.conftest import TinyProject, contents, determined
-
-Moment = tuple[str, float]
-"""What to count and when to kill: ("seconds", 0.4), ("file operations", 12) or ("validation batches", 2)."""
-
-
-def _train(arguments: list[str], messages: Path, moment: Moment, file_limit: int) -> None:
-    """In a process of its own: `nmtkit train`, killed at the given moment."""
-    with messages.open("wb") as file:
-        os.dup2(file.fileno(), sys.stderr.fileno())
-    if file_limit:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-    what, count = moment
-    if what == "file operations":
-        Killer(count).count_file_operations()
-    elif what == "validation batches":
-        from nmtkit.training import validation
-
-        validation.batch_loss = Killer(count).counting(validation.batch_loss)
-    from nmtkit.cli.main import main
-
-    sys.argv = ["nmtkit", "train", *arguments]
-    main()
+from tests.forked import Forked
 
 
 class Trainer:
@@ -51,26 +28,22 @@ class Trainer:
 
     def __init__(self, project: TinyProject, folder: Path) -> None:
         self._project, self._messages = project, folder / "messages"
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            ["nmtkit.cli.main", "nmtkit.training.resume", "torch._dynamo", "test_kill"]
-        )
 
     def __call__(
-        self, run: Path, *overrides: str, moment: Moment = ("never", 0), file_limit: int = 0
+        self, run: Path, *overrides: str, moment: Moment = ("never", 0), file_limit: int | None = None
     ) -> tuple[int, str]:
         """The exit code (negative: the signal) and what was said on stderr."""
         options = [option for override in overrides for option in ("--set", override)]
-        arguments = [str(self._project.recipe), "--run-dir", str(run), "--device", "cpu", "--threads", "1", *options]
-        process = self._context.Process(target=_train, args=(arguments, self._messages, moment, file_limit))
-        process.start()
-        process.join(moment[1] if moment[0] == "seconds" else 120)
-        if process.is_alive():
-            assert moment[0] == "seconds", "still running after two minutes"
-            process.kill()
-            process.join()
-        assert process.exitcode is not None
-        return process.exitcode, self._messages.read_text(encoding="utf-8") if self._messages.exists() else ""
+        arguments = ["train", self._project.recipe, "--run-dir", run, "--device", "cpu", "--threads", "1", *options]
+        self._messages.unlink(missing_ok=True)
+        before = partial(kill_at, moment)
+        with Forked(*arguments, err=self._messages, file_limit=file_limit, before=before) as process:
+            try:
+                process.wait(moment[1] if moment[0] == "seconds" else 120)
+            except subprocess.TimeoutExpired:
+                assert moment[0] == "seconds", "still running after two minutes"
+        assert process.returncode is not None
+        return process.returncode, self._messages.read_text(encoding="utf-8") if self._messages.exists() else ""
 
 
 @pytest.fixture(scope="module")

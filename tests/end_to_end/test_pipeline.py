@@ -21,6 +21,7 @@ from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metrics import Score
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines, sha256_of_files
 from nmtkit.run import Run
+from tests.forked import run_forked
 
 STEPS = 24
 METRICS = {"sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split"}
@@ -37,8 +38,7 @@ class Pipeline:
     translated: bytes = b""
 
     def command(self, name: str, *arguments: object, label: str | None = None) -> None:
-        command = [sys.executable, "-m", "nmtkit", name, *map(str, arguments)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+        ended = run_forked(name, *arguments)
         assert ended.returncode == 0, ended.stderr
         self.done[label or name] = ended
 

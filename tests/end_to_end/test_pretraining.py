@@ -14,7 +14,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.run import find_model
-from nmtkit.training import loop, session
+from nmtkit.training import loop
 from nmtkit.training.session import train
 from tests.conftest import determined, metrics_without_time
 from tests.training.updates import largest_difference, run_two_processes
@@ -91,7 +91,6 @@ def train_all(project: Path, output: Path, workers: Workers, variants: Sequence[
         return rate(step, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "matmul_flops_per_second", lambda device, precision: 1e9)
         for phase in PHASES:
             for name in variants:
                 recipe = load_recipe(str(project / f"{phase}.toml"), VARIANTS[name])

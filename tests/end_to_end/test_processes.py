@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Union
 
 import pytest
 
@@ -18,9 +19,11 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.files import read_json, read_json_lines
 from tests.conftest import write_corpus
+from tests.forked import Forked
 
 STEPS = 150
 DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", "flops")
+Started = Union[Forked, "subprocess.Popen[bytes]"]
 
 
 @dataclass
@@ -58,9 +61,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(nmtkit.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 
 
-def start(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+def start(command: Sequence[str], log: Path) -> Forked:
+    return Forked(*command, out=log, err=log)
+
+
+def start_launcher(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    """Starts a module of Python that starts nmtkit's processes."""
     with log.open("ab") as file:
-        return subprocess.Popen(command, env=environment(), stdout=file, stderr=file)
+        return subprocess.Popen([sys.executable, "-m", *arguments], env=environment(), stdout=file, stderr=file)
 
 
 def num_reports(run: Path) -> int:
@@ -68,7 +76,7 @@ def num_reports(run: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def wait_until(is_so: Callable[[], bool], *processes: "subprocess.Popen[bytes]") -> None:
+def wait_until(is_so: Callable[[], bool], *processes: Started) -> None:
     deadline = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < deadline
@@ -76,7 +84,7 @@ def wait_until(is_so: Callable[[], bool], *processes: "subprocess.Popen[bytes]")
         time.sleep(0.005)
 
 
-def workers_of(process: "subprocess.Popen[bytes]") -> list[int]:
+def workers_of(process: Started) -> list[int]:
     """The processes that one has started, in the order of their ranks."""
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(pid) for pid in found if b"nmtkit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -95,7 +103,7 @@ def uninterrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) ->
     """A run of two processes to its end."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     run = project.copy(folder / "run")
-    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    command = project.arguments(run, "--processes", "2")
     process = start(command, folder / "log")
     assert process.wait(300) == 0, (folder / "log").read_text()
     assert len(saved(run)) == 2
@@ -110,7 +118,7 @@ def assert_same_run(run: Path, uninterrupted: Path) -> None:
 
 def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path: Path) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    command = project.arguments(run, "--processes", "2")
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 30, process)
         begun = time.monotonic()
@@ -130,7 +138,7 @@ def test_after_a_process_was_killed_the_same_command_goes_on_to_the_same_paramet
     project: Project, uninterrupted: Path, tmp_path: Path, victim: int
 ) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    command = project.arguments(run, "--processes", "2")
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 30, process)
         os.kill(workers_of(process)[victim], signal.SIGKILL)
@@ -145,7 +153,7 @@ def test_after_a_process_was_killed_the_same_command_goes_on_to_the_same_paramet
 @pytest.mark.slow
 def test_a_process_that_hangs_is_named_and_all_end_within_a_minute(project: Project, tmp_path: Path) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    command = [sys.executable, "-m", "nmtkit", *project.arguments(run, "--processes", "2")]
+    command = project.arguments(run, "--processes", "2")
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 30, process)
         os.kill(workers_of(process)[1], signal.SIGSTOP)
@@ -160,10 +168,10 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
     test = project.recipe.parent / "test"
     settings = [f"data.test=[{{ source = '{test}.en', target = '{test}.de' }}]", "decoding.average_last=2"]
     arguments = project.arguments(run, "--processes", "2", *(word for each in settings for word in ("--set", each)))
-    command = [sys.executable, "-m", "nmtkit", "run", *arguments[1:]]
+    command = ["run", *arguments[1:]]
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 5, process)
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 143, log.read_text()
     assert log.read_text().count("saved; to resume, run: nmtkit run ") == 1
     assert not (run / "averaged").exists()
@@ -190,7 +198,7 @@ def test_more_processes_than_devices_are_one_clear_error(project: Project, tmp_p
     arguments = project.arguments(project.prepared, "--processes", str(processes))
     arguments[arguments.index("cpu")] = device
     log = tmp_path / "log"
-    with start([sys.executable, "-m", "nmtkit", *arguments], log) as process:
+    with start(arguments, log) as process:
         assert process.wait(100) == 1
     assert log.read_text().startswith(words)
     assert log.read_text().count("\n") == 1
@@ -205,9 +213,9 @@ def test_a_process_killed_under_torchrun_leads_to_a_resume_and_the_same_paramete
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command = [sys.executable, *torchrun, "--master-port", str(port), "-m", "nmtkit", *project.arguments(run)]
-    with start(command, log) as process:
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command = [*torchrun, "--master-port", str(port), "-m", "nmtkit", *project.arguments(run)]
+    with start_launcher(command, log) as process:
         wait_until(lambda: num_reports(run) > 30, process)
         os.kill(workers_of(process)[victim], signal.SIGKILL)
         assert process.wait(300) == 0, log.read_text()
@@ -226,12 +234,12 @@ def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_kill
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torchrun = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"]
+    torchrun = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"]
     meeting = ["--rdzv-id", "7", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
     meeting += ["--local-addr", "127.0.0.1"]
-    command = [sys.executable, *torchrun, *meeting, "-m", "nmtkit", *project.arguments(run)]
+    command = [*torchrun, *meeting, "-m", "nmtkit", *project.arguments(run)]
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
-    with start(command, logs[0]) as first, start(command, logs[1]) as second:
+    with start_launcher(command, logs[0]) as first, start_launcher(command, logs[1]) as second:
         wait_until(lambda: num_reports(run) > 30, first, second)
         os.kill(workers_of(second)[0], signal.SIGKILL)
         codes = [process.wait(300) for process in (first, second)]
@@ -248,10 +256,10 @@ def test_accelerate_launch_starts_the_same_run(project: Project, uninterrupted: 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    accelerate = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    accelerate = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
     accelerate += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(port)]
-    command = [sys.executable, *accelerate, "-m", "nmtkit", *project.arguments(run)]
-    with start(command, log) as process:
+    command = [*accelerate, "-m", "nmtkit", *project.arguments(run)]
+    with start_launcher(command, log) as process:
         assert process.wait(300) == 0, log.read_text()
     assert "2 x cpu" in log.read_text()
     assert_same_run(run, uninterrupted)

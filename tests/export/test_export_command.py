@@ -1,6 +1,5 @@
 """`nmtkit export` on the command line."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from tiny_models import make_run
 
 from nmtkit.cli.main import main
 from nmtkit.files import read_json
+from tests.forked import run_forked
 
 pytestmark = pytest.mark.usefixtures("restored_process")
 
@@ -20,13 +20,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("run") / "mine", norm="pre", positions="learned", max_positions=40)
 
 
-def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "nmtkit", *map(str, arguments)], capture_output=True, text=True)
-
-
 def test_it_prints_the_new_folder_and_tells_the_rest_on_stderr(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    result = call(
+    result = run_forked(
         "export", run, "--format", "ctranslate2", "--quantization", "int8", "--output", folder, "--threads", 1
     )
     assert (result.returncode, result.stdout) == (0, f"{folder}\n"), result.stderr

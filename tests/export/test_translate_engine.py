@@ -9,6 +9,7 @@ import pytest
 from tiny_models import VALID, make_run
 
 from nmtkit.export.export import export
+from tests.conftest import run_with_streams
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +20,14 @@ def exported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def translate(*arguments: object, then: str = "") -> subprocess.CompletedProcess[str]:
-    program = f"import sys\nfrom nmtkit.cli.main import main\nmain()\n{then}"
-    command = [sys.executable, "-c", program, "translate", *map(str, arguments), "--threads", "1"]
+    """Runs `translate`, and in a new process a program ``then``."""
+    command = ["translate", *map(str, arguments), "--threads", "1"]
     text = "".join(f"{line}\n" for line in VALID)
-    return subprocess.run(command, input=text, capture_output=True, text=True)
+    if not then:
+        done = run_with_streams(*command, stdin=text.encode())
+        return subprocess.CompletedProcess(command, done.code, done.out.decode(), done.err)
+    program = f"import sys\nfrom nmtkit.cli.main import main\nmain()\n{then}"
+    return subprocess.run([sys.executable, "-c", program, *command], input=text, capture_output=True, text=True)
 
 
 def test_greedy_translations_of_both_engines_are_the_same_and_ctranslate2_needs_no_torch(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2]))
 from damage import apply
 
 SECONDS = 20
@@ -246,26 +247,10 @@ def run_case(case: Case, base: Path, work: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def import_everything() -> None:
-    """Imports what commands import, without a computation: threads that one would start are lost in a fork."""
-    import importlib
-    import pkgutil
-
-    import nmtkit
-
-    for module in pkgutil.walk_packages(nmtkit.__path__, "nmtkit."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    for module in ("nmtkit.training.session", "nmtkit.training.prediction", "nmtkit.cli.cost"):
-        if hasattr(sys.modules[module], "matmul_flops_per_second"):  # seconds that no case is about
-            sys.modules[module].matmul_flops_per_second = lambda device, precision: 1e9
-    for name in ("safetensors.torch", "rich.table", "rich.progress", "sacrebleu", "sentencepiece", "ctranslate2"):
-        importlib.import_module(name)
-
-
 def serve(base: Path, cases_path: Path, results_path: Path, jobs: int) -> None:
     """Runs cases, several at a time, each by a process that waits for it."""
-    import_everything()
+    import tests.everything  # noqa: F401
+
     cases = [Case(**entry) for entry in json.loads(cases_path.read_text(encoding="utf-8"))]
     workers = []
     with results_path.with_suffix(".first").open("w", encoding="utf-8") as results:

@@ -24,9 +24,7 @@ def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory)
     """A run with checkpoints at the updates 2, 4, 6, 8 and 10; tests only read it, or copy it."""
     run = tiny_project.copy(tmp_path_factory.mktemp("search") / "run")
     steps = ["checkpoint_every_steps=2", "max_steps=10", "keep_last=9", "validate_every_steps=100"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
-        tiny_project.train(run, *(f"training.{step}" for step in steps))
+    tiny_project.train(run, *(f"training.{step}" for step in steps))
     return run
 
 

@@ -46,7 +46,6 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
         stop_at(monkeypatch, steps - int(read_steps(run)))
         assert tiny.train(run, SAMPLING).signal == signal.SIGTERM
         monkeypatch.undo()
-        monkeypatch.setattr("nmtkit.training.session.matmul_flops_per_second", lambda device, precision: 1e9)
         assert (run / "drawn").is_dir()
     drawn_epochs.remove_folder(run / "drawn")
     assert tiny.train(run, SAMPLING).step == STEPS

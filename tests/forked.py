@@ -1,0 +1,121 @@
+"""nmtkit commands in processes of their own, forked from one that has imported everything: torch alone takes seconds.
+
+What they have of their own is as after a start: streams, arguments, environment, working folder, signal handlers.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.everything"])
+Output = Path | Connection
+
+
+def _run(
+    arguments: list[str],
+    out: Output,
+    err: Output,
+    environment: dict[str, str],
+    file_limit: int | None,
+    before: Callable[[], None] | None,
+) -> None:
+    """In the new process: an nmtkit command."""
+    for number, output in ((0, Path(os.devnull)), (1, out), (2, err)):
+        if isinstance(output, Path):
+            descriptor = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        else:
+            os.dup2(output.fileno(), number)
+            output.close()
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    if file_limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    os.environ.clear()
+    os.environ.update(environment)
+    if before is not None:
+        before()
+    from nmtkit.cli.main import main
+
+    sys.argv = ["nmtkit", *arguments]
+    main()
+
+
+class Forked:
+    """A started nmtkit command, used as `subprocess.Popen` is.
+
+    Attributes:
+        pid: number of the process.
+        returncode: exit code, negative for a signal; None while it runs.
+    """
+
+    def __init__(
+        self,
+        *arguments: object,
+        out: Output = Path(os.devnull),
+        err: Output = Path(os.devnull),
+        file_limit: int | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        """Args:
+        out, err: file to which stdout or stderr is added, or end of a pipe.
+        file_limit: largest file that the process may write, in bytes.
+        before: called in the process before the command.
+        """
+        values = ([*map(str, arguments)], out, err, dict(os.environ), file_limit, before)
+        self._process = CONTEXT.Process(target=_run, args=values)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float = 300) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("nmtkit", timeout)
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def __enter__(self) -> "Forked":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+
+
+def run_forked(*arguments: object, file_limit: int | None = None) -> "subprocess.CompletedProcess[str]":
+    """Runs an nmtkit command to its end, as `subprocess.run` with the outputs as text."""
+    pipes = [CONTEXT.Pipe(duplex=False) for _ in range(2)]
+    with Forked(*arguments, out=pipes[0][1], err=pipes[1][1], file_limit=file_limit) as process:
+        for _, writer in pipes:
+            writer.close()
+        with ThreadPoolExecutor(2) as readers:
+            texts = list(readers.map(_read, (reader for reader, _ in pipes)))
+        code = process.wait()
+    return subprocess.CompletedProcess(["nmtkit", *map(str, arguments)], code, *texts)
+
+
+def _read(reader: Connection) -> str:
+    """What comes out of a pipe until its other end is closed."""
+    with reader, open(reader.fileno(), encoding="utf-8", closefd=False) as file:
+        return file.read()
