@@ -37,20 +37,31 @@ TIMED = (
 )  # fmt: skip
 
 
-COMMANDS = ("cli", "end_to_end", "experiments", "export", "reports", "serving")
-"""Folders of tests that run whole commands."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest files, so that at the end no process waits long for another."""
     items.sort(key=lambda item: item.path.parent.name not in ("hostile", "end_to_end"))
 
 
+class FirstCalls(type(jaxtyping.config)):  # type: ignore[misc]
+    """The settings of jaxtyping, with shapes of tensors checked in the first calls of each test only.
+
+    The others, of long trainings and searches, repeat these: with all of them, test_decoder_only.py took twice as long.
+    """
+
+    left = 0
+
+    @property
+    def jaxtyping_disable(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+jaxtyping.config.__class__ = FirstCalls
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check the shapes of tensors but in whole trainings and commands, which repeat the same calls again and again."""
-    is_whole = item.path.parent.name in COMMANDS or "tiny_project" in getattr(item, "fixturenames", ())
-    jaxtyping.config.update("jaxtyping_disable", is_whole)
+def pytest_runtest_setup() -> None:
+    jaxtyping.config.left = 500
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.everything"])
+CONTEXT.set_forkserver_preload(["tests.preloaded"])
 Output = Path | Connection
 
 

@@ -21,7 +21,7 @@ from nmtkit.files import read_json, read_json_lines
 from tests.conftest import write_corpus
 from tests.forked import Forked
 
-STEPS = 150
+STEPS = 60
 DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", "flops")
 Started = Union[Forked, "subprocess.Popen[bytes]"]
 
@@ -50,7 +50,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         'train = [{ source = "train.en", target = "train.de" }]\n'
         "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.2\n"
         "[training]\nprecision = 'float32'\ntokens_per_update = 400\ntokens_per_pass = 120\nwarmup_steps = 10\n"
-        f"max_steps = {STEPS}\nreport_every_steps = 1\ncheckpoint_every_steps = 20\nkeep_last = 5\n",
+        f"max_steps = {STEPS}\nreport_every_steps = 1\ncheckpoint_every_steps = 10\nkeep_last = 5\n",
         encoding="utf-8",
     )
     prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
@@ -120,7 +120,7 @@ def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
     command = project.arguments(run, "--processes", "2")
     with start(command, log) as process:
-        wait_until(lambda: num_reports(run) > 30, process)
+        wait_until(lambda: num_reports(run) > 10, process)
         begun = time.monotonic()
         os.kill(workers_of(process)[1], signal.SIGKILL)
         assert process.wait(60) == 128 + signal.SIGKILL
@@ -140,7 +140,7 @@ def test_after_a_process_was_killed_the_same_command_goes_on_to_the_same_paramet
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
     command = project.arguments(run, "--processes", "2")
     with start(command, log) as process:
-        wait_until(lambda: num_reports(run) > 30, process)
+        wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[victim], signal.SIGKILL)
         assert process.wait(60) == 128 + signal.SIGKILL
     with start(command, log) as process:
@@ -155,7 +155,7 @@ def test_a_process_that_hangs_is_named_and_all_end_within_a_minute(project: Proj
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
     command = project.arguments(run, "--processes", "2")
     with start(command, log) as process:
-        wait_until(lambda: num_reports(run) > 30, process)
+        wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[1], signal.SIGSTOP)
         assert process.wait(60) == 1
     assert "error: process 1 of 2 gave no sign of life and was ended" in log.read_text()
@@ -216,7 +216,7 @@ def test_a_process_killed_under_torchrun_leads_to_a_resume_and_the_same_paramete
     torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
     command = [*torchrun, "--master-port", str(port), "-m", "nmtkit", *project.arguments(run)]
     with start_launcher(command, log) as process:
-        wait_until(lambda: num_reports(run) > 30, process)
+        wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[victim], signal.SIGKILL)
         assert process.wait(300) == 0, log.read_text()
     assert "resuming training at update" in log.read_text()
@@ -240,7 +240,7 @@ def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_kill
     command = [*torchrun, *meeting, "-m", "nmtkit", *project.arguments(run)]
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
     with start_launcher(command, logs[0]) as first, start_launcher(command, logs[1]) as second:
-        wait_until(lambda: num_reports(run) > 30, first, second)
+        wait_until(lambda: num_reports(run) > 10, first, second)
         os.kill(workers_of(second)[0], signal.SIGKILL)
         codes = [process.wait(300) for process in (first, second)]
     text = "".join(log.read_text() for log in logs)
