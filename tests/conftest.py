@@ -61,7 +61,7 @@ jaxtyping.config.__class__ = FirstCalls
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    jaxtyping.config.left = 500
+    jaxtyping.config.left = 100
 
 
 @dataclass

@@ -38,6 +38,7 @@ from nmtkit.files import TEMPORARY_MARK, read_json
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.text.terms import Glossary
 from nmtkit.training.session import train
+from tests.forked import run_forked
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
 WORDS |= {"old": "alte", "new": "neue", "always": "immer", "house": "Häuser", "likes": "mag", "red": "rote"}
@@ -769,12 +770,9 @@ class TestGoingOn:
         self, model: Path, tmp_path: Path, expected: list[str]
     ) -> None:
         (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 60))
-        command = [
-            sys.executable, "-m", "nmtkit", "translate", model, "--input", tmp_path / "in.txt", "--output",
-            tmp_path / "out.txt", "--processes", "2", "--threads", "1", "--status", tmp_path / "status", "--beam", "1",
-        ]  # fmt: skip
-        done = subprocess.run(list(map(str, command)), capture_output=True, check=False, timeout=500)
-        assert (done.returncode, done.stdout) == (0, b""), done.stderr
+        files = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--status", tmp_path / "status")
+        done = run_forked("translate", model, *files, "--processes", 2, "--threads", 1, "--beam", 1)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
         greedy = Translator.load([model])
         greedy.decoding = greedy.decoding.model_copy(update={"beam": 1})
         assert (tmp_path / "out.txt").read_bytes() == as_bytes(greedy.translate(sentences(40, seed=2)) * 60)
