@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,25 +44,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class FirstCalls(type(jaxtyping.config)):  # type: ignore[misc]
-    """The settings of jaxtyping, with shapes of tensors checked in the first calls of each test only.
+    """The settings of jaxtyping, with shapes of tensors checked in the first three calls of each function in a test.
 
     The others, of long trainings and searches, repeat these: with all of them, test_decoder_only.py took twice as long.
     """
 
-    left = 0
-
     @property
     def jaxtyping_disable(self) -> bool:
-        self.left -= 1
-        return self.left < 0
+        function = sys._getframe(1).f_locals["fn"]  # jaxtyping's wrapper of it asks
+        self.calls[function] += 1
+        return bool(self.calls[function] > 3)
 
 
 jaxtyping.config.__class__ = FirstCalls
+jaxtyping.config.calls = Counter()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    jaxtyping.config.left = 100
+    jaxtyping.config.calls.clear()
 
 
 @dataclass
