@@ -917,7 +917,7 @@ def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: T
     loaded = nmtkit.Translator.load(str(tmp_path / "model"), device="cpu")
     expected = loaded.translate(LINES)
     assert expected == translator.translate(LINES)
-    long = " ".join(["the dog sees a cat and"] * 90)  # beyond the positions that are kept
+    long = " ".join(["the dog sees a cat and"] * 120)  # beyond the positions that are kept
     kinds = [
         ([*LINES, long], Request(attention=True)),
         (LINES, Request(n_best=3, sampling=Sampling(seed=3))),
@@ -925,10 +925,10 @@ def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: T
     ]
     alone = [translator.translations(*kind) for kind in kinds]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda _: loaded.translate(LINES), range(8))) == [expected] * 8
-        together = list(pool.map(lambda kind: loaded.translations(*kind), kinds * 2))
-    texts = [[[one.text for one in of_line] for of_line in found] for found in [*alone * 2, *together]]
-    assert texts[:6] == texts[6:]
+        assert list(pool.map(lambda _: loaded.translate(LINES), range(12))) == [expected] * 12
+        together = list(pool.map(lambda kind: loaded.translations(*kind), kinds * 3))
+    texts = [[[one.text for one in of_line] for of_line in found] for found in [*alone * 3, *together]]
+    assert texts[:9] == texts[9:]
     assert nmtkit.Translator is Translator
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = nmtkit.Nothing

@@ -20,7 +20,7 @@ def exported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def translate(*arguments: object, then: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs `translate`, and in a new process a program ``then``."""
+    """Runs `translate`; with a program ``then``, in a new process, which runs it afterwards."""
     command = ["translate", *map(str, arguments), "--threads", "1"]
     text = "".join(f"{line}\n" for line in VALID)
     if not then:
