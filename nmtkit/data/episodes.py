@@ -296,6 +296,7 @@ class Episodes:
             order = np.random.default_rng([self._data.episodes_seed, 1]).permutation(len(train))
             valid = [train[index] for index in sorted(order[: self._data.valid])]
             train = [train[index] for index in sorted(order[self._data.valid :])]
+        before = train
         if self._data.best_episodes < 1:
             ranked = sorted(train, key=lambda episode: -episode.total)
             kept = ranked[: max(1, round(self._data.best_episodes * len(ranked)))]
@@ -314,6 +315,8 @@ class Episodes:
             )
         states, mean, deviation = _Column.of(train, "states", self._data.states), [], []
         actions = _Column.of(train, "actions", self._data.actions)
+        if not actions.is_vector and any(UNK in actions.encode(episode) for episode in valid):
+            actions = _Column.of(before, "actions", self._data.actions)  # those that best_episodes left out as well
         if states.is_vector:
             numbers = np.concatenate([states.encode(episode) for episode in train])
             mean = numbers.mean(0, dtype=np.float64).tolist()

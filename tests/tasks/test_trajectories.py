@@ -354,6 +354,14 @@ def test_the_best_episodes_are_those_above_the_worst(tmp_path: Path) -> None:
     assert prepare(recipe, tmp_path / "run").manifest["pairs"] == {"train": 3}
 
 
+def test_validation_may_have_actions_that_only_worse_episodes_have(tmp_path: Path) -> None:
+    rows = [{"states": [0], "actions": [number % 2], "rewards": [number % 2]} for number in range(20)]
+    for valid, actions in ([], ["1"]), (["data.valid=5"], ["0", "1"]):
+        recipe = load_recipe(write_project(tmp_path, *from_files(), train=rows), ["data.best_episodes=0.5", *valid])
+        prepare(recipe, tmp_path / "run")
+        assert Run(tmp_path / "run").tokenizer().entries("target")[4:] == actions
+
+
 def test_it_learns_to_earn_what_it_is_asked_for(trained: Path) -> None:
     loaded = load_model(find_model(trained))
     request = PlayRequest(episodes=80, is_greedy=True)
