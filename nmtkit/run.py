@@ -340,7 +340,7 @@ def load_ensemble(
     if isinstance(device, str):
         kind, _, number = device.partition(":")
         chosen = choose_device(kind)
-        if number and not (kind == "cuda" and number.isdigit() and int(number) < torch.cuda.device_count()):
+        if number and not (kind == "cuda" and number.isdecimal() and int(number) < torch.cuda.device_count()):
             raise NmtkitError(f"device {device}: this machine has no device of that number")
         device = torch.device(device) if number else chosen
     folders = [find_model(Path(path)) for path in ([models] if isinstance(models, str | Path) else models)]

@@ -51,7 +51,7 @@ class LabelTask(Task):
 
     def model_target(self, line: str, name: str, number: int = 1) -> str:
         label = label_of(line)
-        return str(int(label)) if self.name == "choice" and label.isdigit() and len(label) < 10 else label
+        return str(int(label)) if self.name == "choice" and label.isdecimal() and len(label) < 10 else label
 
     def words(self, line: str) -> list[str]:
         return line.replace(FIELD_MARK, " ").split()

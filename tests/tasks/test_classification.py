@@ -348,6 +348,7 @@ def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: P
         ("label", {"test": ("a\nb\n", "yes\n\n")}, "test.label, line 2: no label, so the line cannot be scored"),
         ("label", {"test": ("\nb\n", "yes\nno\n")}, "test.txt, line 1: no text, so the line cannot be scored"),
         ("choice", {"train": ("a\tb\tc\n", "b\n")}, "line 1: the label 'b' is not the number of an answer"),
+        ("choice", {"train": ("a\tb\tc\n", "²\n")}, "line 1: the label '²' is not the number of an answer"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_clear_line(
