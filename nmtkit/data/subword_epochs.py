@@ -39,6 +39,7 @@ class Draw:
     epoch: int  # from 0
     strength: float  # probability of BPE-dropout, or alpha of unigram sampling
     max_tokens: int  # a pair with a longer side keeps its unsampled segmentation; 0: no limit
+    max_source_tokens: int | None = None  # sources are cut to this number of tokens; None: they are not cut
 
 
 class _Block(NamedTuple):
@@ -100,7 +101,8 @@ class BlockSampler:
         result = []
         for pair, (source_seed, target_seed) in zip(pairs, seeds, strict=True):
             source, target = (self._prepared.ids(side, pair).tolist() for side in range(2))
-            sampled = self._samplers[0].sample(source, source_seed), self._samplers[1].sample(target, target_seed)
+            sampled_source = self._samplers[0].sample(source, source_seed)[: draw.max_source_tokens]
+            sampled = sampled_source, self._samplers[1].sample(target, target_seed)
             is_too_long = draw.max_tokens and max(map(len, sampled)) > draw.max_tokens
             result.append((source, target) if is_too_long else sampled)
         return result

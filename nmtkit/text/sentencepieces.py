@@ -90,7 +90,9 @@ class SentencePiece:
         processor, pieces = self._processor, []
         for index in range(len(self)):
             is_fixed = processor.is_control(index) or processor.is_unknown(index) or processor.is_byte(index)
-            pieces.append(None if is_fixed else self.piece(index))
+            # The mark is no character of the vocabulary, so BPE could not join it; unigram never splits it.
+            is_mark = kind == "bpe" and self.piece(index) == BLANK_SIGN + FIELD_MARK
+            pieces.append(None if is_fixed or is_mark else self.piece(index))
         return SubwordSampler(kind, pieces, [processor.get_score(index) for index in range(len(self))], strength)
 
     def decode(self, ids: list[int]) -> str:

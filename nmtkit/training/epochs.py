@@ -40,7 +40,7 @@ class SampledEpochs:
         wants_to_stop: Callable[[], bool],
     ) -> None:
         self.folder, self.lines, self.pairs_per_epoch = prepared.folder, prepared.lines, prepared.pairs_per_epoch
-        self._training, self._max_tokens = recipe.training, recipe.cleaning.max_tokens
+        self._training, self._limits = recipe.training, (recipe.cleaning.max_tokens, recipe.data.max_source_tokens)
         self._is_joined = recipe.model.is_joined
         self._run, self._data_fingerprint, self._workers = run, data_fingerprint, workers
         self._wants_to_stop = wants_to_stop
@@ -85,7 +85,7 @@ class SampledEpochs:
         if self._sampler is not None:
             return
         folder, training = self._run.sampled_epoch(epoch), self._training
-        wanted = Draw(self._data_fingerprint, training.seed, epoch, training.subword_sampling, self._max_tokens)
+        wanted = Draw(self._data_fingerprint, training.seed, epoch, training.subword_sampling, *self._limits)
         try:
             if is_drawn(folder, wanted) and len(PairData(folder / "pairs")) == len(self):
                 return

@@ -78,10 +78,17 @@ def test_a_pair_that_would_be_too_long_keeps_its_plain_segmentation(
         assert found == (one if is_too_long else other)
 
 
+def test_a_sampled_source_is_cut_as_the_prepared_one_is(drawn: Callable[..., Path]) -> None:
+    free, cut = all_ids(drawn() / "pairs"), all_ids(drawn(max_source_tokens=9) / "pairs")
+    assert any(len(source) > 9 for source, _ in free)
+    assert cut == [[source[:9], target] for source, target in free]
+
+
 def test_what_was_drawn_is_known_again_by_all_that_decides_it(drawn: Callable[..., Path]) -> None:
     folder = drawn()
     assert is_drawn(folder, DRAW)
-    changes = {"data_fingerprint": "other", "seed": 2, "epoch": 1, "strength": 0.2, "max_tokens": 9}
+    changes = {"data_fingerprint": "other", "seed": 2, "epoch": 1, "strength": 0.2, "max_tokens": 9,
+               "max_source_tokens": 9}  # fmt: skip
     assert not any(is_drawn(folder, dataclasses.replace(DRAW, **{key: value})) for key, value in changes.items())
     assert not is_drawn(folder.parent / "missing", DRAW)
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -95,10 +96,10 @@ WORDS = ["".join(random.Random(k).choices("abcdefgh", k=k % 7 + 1)) for k in ran
 TEXT = [" ".join(random.Random(k).choices(WORDS, k=9)) for k in range(200)]
 
 
-def learned(subwords: str) -> Tokenizer:
+def learned(subwords: str, text: list[str] = TEXT, **changes: str) -> Tokenizer:
     data = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 60}
-    config = DataConfig.model_validate({**data, "subwords": subwords})
-    return Tokenizer.learn(config, lambda: zip(TEXT, TEXT[::-1], strict=True))
+    config = DataConfig.model_validate({**data, "subwords": subwords, **changes})
+    return Tokenizer.learn(config, lambda: zip(text, text[::-1], strict=True))
 
 
 BPE = learned("bpe")
@@ -109,6 +110,18 @@ BPE = learned("bpe")
 def test_without_dropout_bpe_is_that_of_sentencepiece(line: str) -> None:
     (plain,) = BPE.encode([line], "source")
     assert BPE.sampler("source", 0.0).sample(plain, 1) == plain
+
+
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+def test_the_mark_between_fields_stays_whole(subwords: str) -> None:
+    model = learned(subwords, [f"{FIELD_MARK} {one} {FIELD_MARK} {one}" for one in TEXT], task="summary")
+    rows = model.encode([f"{FIELD_MARK} {line} {FIELD_MARK} abc" for line in TEXT[:50]], "source")
+    sampler = model.sampler("source", 0.3)
+    sampled = [sampler.sample(ids, k) for k, ids in enumerate(rows)]
+    assert sum(one != two for one, two in zip(rows, sampled, strict=True)) > 20
+    assert [model.decode(ids) for ids in sampled] == [model.decode(ids) for ids in rows]
+    mark = rows[0][0]
+    assert all(ids[0] == mark and ids.count(mark) == 2 for ids in sampled)
 
 
 @pytest.mark.parametrize("subwords", ["bpe", "unigram"])
