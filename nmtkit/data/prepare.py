@@ -334,6 +334,8 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     if data.has_directions:
         settings["data"]["directions"] = [data.direction(entry) for entry in data.train]
     for_text = {"data": dict(settings["data"]), "cleaning": settings["cleaning"]}
+    if not data.has_directions and data.directions[0] != (data.source_language, data.target_language):
+        for_text["data"]["direction"] = data.directions[0]
     for key in ("train", "valid", "test"):
         if key not in data.held_out:
             settings["data"][key] = [corpus_name(entry) + mixture_label(entry) for entry in data.corpora(key)]

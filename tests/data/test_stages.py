@@ -221,6 +221,14 @@ class TestWhatIsMadeAgain:
         assert list(dict.fromkeys(made)) == again
         assert contents(project.folder / run) == contents(project.prepare(f"{run}-afresh", *settings))
 
+    def test_another_language_of_all_corpora_redoes_every_stage(self, project: Project, made: list[str]) -> None:
+        for code in ("cs", "ru"):
+            entry = f'{{source="{project.folder}/one.en",target="{project.folder}/one.de",source_language="{code}"}}'
+            run = Run(project.prepare("in-another-language", f"data.train=[{entry}]"))
+            assert list(dict.fromkeys(made)) == ["text", "subwords", "shards"]
+            assert run.tokenizer().languages == (code, "de")
+            made.clear()
+
     def test_another_weight_redoes_only_the_shards(
         self, project: Project, made: list[str], alone: dict[str, bytes]
     ) -> None:
