@@ -57,7 +57,7 @@ class DataConfig(Section):
     sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
     """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
     x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less. With task =
-    "trajectories", episodes of equal return are in place of a corpus."""
+    "language-model", tokens stand for pairs; with "trajectories", episodes of equal return for a corpus."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
     """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions, from which
     copies of them are removed as well."""
@@ -456,7 +456,7 @@ class CleaningConfig(Section):
     max_characters: int = Field(default=5000, ge=0, le=MANY)
     """Maximum number of characters on each side, checked before subwords are learned; 0: no limit."""
     max_ratio: float = Field(default=0.0, ge=0, le=1_000_000)
-    """Maximum ratio of the longer to the shorter side, in tokens; 0: no limit."""
+    """Maximum ratio of the longer to the shorter side, in tokens; 0: no limit. Not for labels and language models."""
     line_count: Literal["error", "drop"] = "error"
     """The sides of a corpus have different numbers of lines. drop: leave out the extra lines at the end."""
     invalid_utf8: Literal["error", "drop", "fix"] = "error"

@@ -61,6 +61,7 @@ class BlockEncoder:
         num_pairs: int,
         directions: Sequence[tuple[str, str]],
         max_source_tokens: int | None = None,
+        max_tokens: int = 0,
     ) -> None:
         """Args:
         tokenizer: folder of the tokenizer.
@@ -69,13 +70,14 @@ class BlockEncoder:
         prefixes: the tag before the sources of each corpus, or "".
         num_pairs: number of pairs in all blocks.
         max_source_tokens: the number of tokens to which sources are cut; None: no limit.
+        max_tokens: maximum tokens of each side with its context; 0: no limit.
         """
         self._tokenizer = loaded = Tokenizer.load(tokenizer)
         self._tokenizers = [loaded.in_direction(target, source) for source, target in directions]
         self._cleaning = cleaning
         self._prefixes = prefixes
         self._num_pairs = num_pairs
-        self._max_source_tokens = max_source_tokens
+        self._max_source_tokens, self._max_tokens = max_source_tokens, max_tokens
         self._types = [id_type(self._tokenizer.vocab_size(side)) for side in SIDES]
         self._context_sides = self._tokenizer.context_sides
         self._separators = [self._tokenizer.separator_id(side) for side in self._context_sides]
@@ -148,9 +150,8 @@ class BlockEncoder:
         _, other_ids, _ = self._encode(block.corpus, others)
         rows |= {number: ids for (number, _, _), *ids in zip(others, *other_ids, strict=True)}
         size, sides = self._tokenizer.context, len(self._separators)
-        longest = (self._cleaning and self._cleaning.max_tokens) or None
         documents = (rows[number][:sides] if all(rows[number]) else [[]] * sides for number in sorted(rows))
-        found = contexts(documents, size, self._separators, [longest] * sides)
+        found = contexts(documents, size, self._separators, [self._max_tokens or None] * sides)
         by_number = dict(zip(sorted(rows), found, strict=True))
         return [[by_number[number][side] for number, _, _ in pairs] for side in range(sides)]
 

@@ -605,7 +605,10 @@ class _Preparer:
 
     @property
     def _valid_runs(self) -> list[tuple[tuple[str, str], int]]:
-        """The direction and the number of consecutive validation pairs of one direction, in order."""
+        """The direction and the number of consecutive validation pairs of one direction, or of one running text."""
+        if not task_of(self._data).has_source:
+            texts = [corpus["pairs"] for corpus in self._described if corpus["role"] == "valid"]
+            return [(self._data.directions[0], count) for count in texts]
         return [(direction, len(list(pairs))) for direction, pairs in groupby(self._valid_directions)]
 
     def _valid_blocks(self) -> Iterator[TextBlock]:
@@ -624,17 +627,21 @@ class _Preparer:
         statistics = ShardStatistics(tokenizer)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
         cleaning, num_sampled, temperature = None, 0, 1.0
+        is_running_text = not task_of(self._data).has_source
         directions = [direction for direction, _ in self._valid_runs]
         weights, prefixes = [1.0] * len(directions), [""] * len(directions)
         if name == "train":
             cleaning, num_sampled, temperature = self._recipe.cleaning, total, self._data.sampling_temperature
+            if self._data.has_labels or is_running_text:  # the sides have no lengths to compare
+                cleaning = cleaning.model_copy(update={"max_ratio": 0.0})
             directions = [self._data.direction(entry) for entry in self._data.train]
             weights = [1.0 if isinstance(entry, str) else entry.weight for entry in self._data.train]
             prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in self._data.train]
         longest = self._data.max_source_tokens
-        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled, directions, longest)
+        limits = longest, self._recipe.cleaning.max_tokens
+        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled, directions, *limits)
         with (
-            ShardWriter(folder / name, sizes, weights, temperature) as writer,
+            ShardWriter(folder / name, sizes, weights, temperature, is_running_text=is_running_text) as writer,
             progress(f"encoding {name}", total) as advance,
         ):
             done = 0

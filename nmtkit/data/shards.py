@@ -62,30 +62,37 @@ def id_type(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(_TYPES[0] if vocab_size <= 2**16 else _TYPES[1])
 
 
-def tempered(weights: Sequence[float], pairs: Sequence[int], temperature: float) -> list[float]:
-    """Return weights of corpora whose shares of an epoch are proportional to (weight x pairs)^(1 / T).
+def tempered(weights: Sequence[float], sizes: Sequence[int], temperature: float) -> list[float]:
+    """Return weights of corpora whose shares of an epoch are proportional to (weight x size)^(1 / T).
 
     The epoch keeps its size. Source: Arivazhagan et al. 2019, "Massively Multilingual Neural Machine Translation in the
     Wild", section 4.2, with corpora in place of languages.
     """
-    sizes = [weight * count for weight, count in zip(weights, pairs, strict=True)]
-    if temperature == 1 or not any(sizes):
+    weighted = [weight * size for weight, size in zip(weights, sizes, strict=True)]
+    if temperature == 1 or not any(weighted):
         return list(weights)
-    scaled = [size ** (1 / temperature) for size in sizes]
-    factor = sum(sizes) / sum(scaled)
-    new = zip(weights, pairs, scaled, strict=True)
-    return [factor * share / count if count else weight for weight, count, share in new]
+    scaled = [size ** (1 / temperature) for size in weighted]
+    factor = sum(weighted) / sum(scaled)
+    new = zip(weights, sizes, scaled, strict=True)
+    return [factor * share / size if size else weight for weight, size, share in new]
 
 
 class ShardWriter:
     """Writer of a new folder of shards, which is complete once the `with` block has ended."""
 
     def __init__(
-        self, folder: Path, vocab_sizes: tuple[int, int], weights: Sequence[float] = (1.0,), temperature: float = 1.0
+        self,
+        folder: Path,
+        vocab_sizes: tuple[int, int],
+        weights: Sequence[float] = (1.0,),
+        temperature: float = 1.0,
+        *,
+        is_running_text: bool = False,
     ) -> None:
         """Args:
         weights: number of times that an epoch sees the pairs of each corpus.
         temperature: changes these numbers by the sizes of the corpora, see `tempered`.
+        is_running_text: their sizes are target tokens and not pairs, as the text is cut into sequences of tokens.
         """
         folder.mkdir(parents=True)
         self._folder = folder
@@ -94,7 +101,8 @@ class ShardWriter:
         self._files = {name: (folder / f"{name}.bin").open("wb") for name in (*names, "lines")}
         self._ends = [0, 0]
         self.weights, self._temperature = list(weights), temperature
-        self._pairs_of = [0] * len(weights)
+        self._pairs_of, self._tokens_of = [0] * len(weights), [0] * len(weights)
+        self._sizes = self._tokens_of if is_running_text else self._pairs_of
         for side in SIDES:
             self._files[f"{side}.offsets"].write(np.zeros(1, "<i8").tobytes())
 
@@ -137,12 +145,13 @@ class ShardWriter:
             self._ends[index] += len(ids[index])
         self._files["lines"].write(lines.astype("<i8", copy=False).tobytes())
         self._pairs_of[corpus] += len(lines)
+        self._tokens_of[corpus] += len(ids[1])
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for file in self._files.values():
             file.close()
         if kind is None:
-            self.weights = tempered(self.weights, self._pairs_of, self._temperature)
+            self.weights = tempered(self.weights, self._sizes, self._temperature)
             parts = [Part(*part) for part in zip(self._pairs_of, self.weights, strict=True)]
             description = {
                 "format": FORMAT,

@@ -142,6 +142,8 @@ def test_a_separator_of_the_source_is_never_generated(tmp_path: Path) -> None:
 def test_the_oldest_sentences_give_way_to_max_tokens(tmp_path: Path) -> None:
     found = prepared(tmp_path, "a b\nc\nd e\n\n", None, "data.context=2", "cleaning.max_tokens=4")
     assert [source for source, _ in found] == ["a b", "a b <sep> c", "c <sep> d e"]
+    prepared(tmp_path, DOCUMENTS, None, "cleaning.max_tokens=3")
+    assert [source for source, _ in rows(tmp_path, "valid")] == ["a", "b c", "d"]
 
 
 def test_copies_and_long_pairs_stay_context_but_a_dropped_text_ends_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
-from nmtkit.data.windows import WindowData, WindowEpochs
+from nmtkit.data.windows import WindowData, WindowEpochs, training_data, validation_data
 from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, trained_length
 from nmtkit.distributed.workers import Workers
@@ -149,6 +149,31 @@ def test_lines_of_test_texts_are_dropped_where_the_recipe_asks_for_it(tmp_path: 
         manifest = prepare(load_recipe(recipe, settings), tmp_path / action).manifest
         assert manifest["cleaning"].get("overlap_test", 0) == count
         assert manifest["pairs"]["train"] == 6 + 3 + 30 - count  # blank lines stay, although the test text has one
+
+
+def test_texts_are_mixed_by_their_tokens(tmp_path: Path) -> None:
+    recipe = write_project(tmp_path, train="abcdefg\n" * 100, more=("a" * 599 + "\n") * 4)
+    loaded = load_recipe(recipe, ["data.sampling_temperature=1000"])
+    run = Run(tmp_path / "run")
+    prepare(loaded, run.folder)
+    first, second = training_data(run.data / "train", loaded, run.tokenizer()).of_epoch(0).parts
+    assert (first.weight, second.weight) == pytest.approx((2, 2 / 3), rel=0.01)
+    assert first.pairs * first.weight == pytest.approx(second.pairs * second.weight, rel=0.03)
+
+
+def test_no_validation_sequence_goes_from_one_text_to_the_next(tmp_path: Path) -> None:
+    path = Path(write_project(tmp_path, valid="abc\n" * 5, more="xyz\n" * 5))
+    path.write_text(path.read_text().replace("valid = [{", 'valid = [{ text = "more.txt" }, {'))
+    recipe, run = load_recipe(str(path)), Run(tmp_path / "run")
+    prepare(recipe, run.folder)
+    data = validation_data(run.data / "valid", recipe, run.tokenizer())
+    found = [text_of(run.tokenizer().decode(data.ids(1, index).tolist())) for index in range(len(data))]
+    assert found == ["xyz\n" * 4 + "x", "xyz\n", "abc\n" * 4 + "a", "abc\n"]
+
+
+def test_lines_have_no_ratio_to_a_source(tmp_path: Path) -> None:
+    manifest = prepare(load_recipe(write_project(tmp_path), ["cleaning.max_ratio=2"]), tmp_path / "run").manifest
+    assert manifest["pairs"]["train"] == 3 * 20 + 30
 
 
 def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path) -> None:
