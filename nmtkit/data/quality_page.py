@@ -91,7 +91,7 @@ def rule_rows(report: dict[str, Any]) -> list[list[str]]:
 
     Its cells are rule, pairs, action, pairs left out, meaning, first lines, and both sides of the first pair if known.
     """
-    several = len({corpus["name"] for corpus in report["corpora"] if corpus["role"] == "train"}) > 1
+    several = sum(corpus["role"] == "train" for corpus in report["corpora"]) > 1
     rows = []
     for rule, findings in report["rules"].items():
         left_out = report["left_out"].get(rule, 0)
@@ -154,7 +154,7 @@ def binned(sides: dict[str, dict[str, int]], last: int) -> dict[str, dict[str, i
         return {}
     end = int(np.searchsorted(np.cumsum(both), 0.995 * both.sum()))
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * _BINS > end)
-    num_steps = end // step + 1
+    num_steps = min(end // step + 1, last // step)
     labels = [str(k) if step == 1 else f"{k * step}-{k * step + step - 1}" for k in range(num_steps)]
     labels.append(f"{num_steps * step} or more")
     bins = np.add.reduceat(np.pad(counts, ((0, 0), (0, num_steps * step))), np.arange(num_steps + 1) * step, axis=1)

@@ -68,7 +68,7 @@ class Findings:
         self.corpora.append((name, self.num_pairs))
 
     def add(self, rule: str, count: int, lines: Sequence[int]) -> None:
-        """Count pairs that break a rule; ``lines`` has at least the first of their numbers (through all corpora).
+        """Count pairs that break a rule; ``lines`` has the first of their numbers, if any (through all corpora).
 
         Raises:
             DataError: the rule's action is "error".
@@ -77,7 +77,7 @@ class Findings:
             return
         self.counts[rule] += count
         named = self.lines[rule]
-        if len(named) < LINES_NAMED or min(lines) < named[-1]:
+        if lines and (len(named) < LINES_NAMED or min(lines) < named[-1]):
             self.lines[rule] = heapq.nsmallest(LINES_NAMED, {*named, *map(int, lines)})
         if self._may_stop and self.actions[rule] == "error":
             name, line = self.place(self.lines[rule][0])

@@ -198,9 +198,10 @@ class TrainingTextReader:
             with ExitStack() as stack:
                 files = tuple(stack.enter_context(path.open("wb")) for path in text.paths)
                 advance = stack.enter_context(progress("reading", None))
-                for number, corpus in enumerate(corpora):
+                names = [shown_name(corpus.name) for corpus in corpora]
+                for number, (corpus, name) in enumerate(zip(corpora, names, strict=True)):
                     readers = open_sides(corpus, self._errors)
-                    self._findings.begin_corpus(shown_name(corpus.name))
+                    self._findings.begin_corpus(f"{name} (corpus {number + 1})" if names.count(name) > 1 else name)
                     before = self._findings.counts["source_equals_target"]
                     self._read_corpus(number, readers, text, (files[0], files[1]), advance)
                     self._check_line_count(corpus, *readers)
@@ -256,10 +257,11 @@ class TrainingTextReader:
         if self._findings.actions["line_count"] == "error" and not self._check_only:
             raise DataError(message)
         log.warning("%s", message)
+        line = min(line, *numbers)  # the last pair, if the sides diverge after it
         number = self._findings.num_pairs - min(numbers) + line
-        self._findings.add("line_count", max(numbers) - min(numbers), (number,))
+        self._findings.add("line_count", max(numbers) - min(numbers), (number,) if line else ())
         pairs = zip(*open_sides(corpus, "surrogateescape"), strict=False)
-        for pair in islice(pairs, line - 1, line):
+        for pair in islice(pairs, max(0, line - 1), line):
             self._findings.add_example("line_count", number, *map(excerpt, pair))
 
     def _find_repeats(self, text: TrainingText) -> None:

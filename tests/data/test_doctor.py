@@ -17,7 +17,7 @@ from nmtkit.config.data_schema import CleaningConfig
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.data.cleaning import RULES
 from nmtkit.data.prepare import Check, check, prepare
-from nmtkit.data.quality_page import binned
+from nmtkit.data.quality_page import binned, rule_rows
 from nmtkit.data.quality_report import Findings
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, RecipeError
@@ -286,6 +286,14 @@ class TestRules:
         assert report["places"]["markup"] == [["two.en", 2]]
         assert report["places"]["duplicate_pair"] == [["two.en", 3], ["two.en", 4]]
 
+    def test_corpora_of_equal_names_are_told_apart(self, corpus: Corpus) -> None:
+        for name, pairs in (("x/t", []), ("y/t", [FAULTS["markup"]])):
+            (corpus.folder / name).parent.mkdir()
+            corpus.write(name, [*pairs, *encoded(CLEAN)])
+        report = corpus.check(train=("x/t", "y/t")).report
+        assert report["places"]["markup"] == [["t.en (corpus 2)", 1]]
+        assert [row[5] for row in rule_rows(report) if row[0] == "markup"] == ["t.en (corpus 2): 1"]
+
     def test_a_blank_pair_is_concerned_by_nothing_but_its_blanks(self, corpus: Corpus) -> None:
         corpus.write("train", [*encoded(CLEAN), (b"", b""), (b"", b""), (b"", "Привет".encode()), (b"", b"x" * 50)])
         assert counts(corpus.check().report) == {"both_blank": 2, "one_sided_blank": 2}
@@ -325,8 +333,12 @@ class TestLineCounts:
         with (corpus.folder / "train.de").open("ab") as file:
             file.write(b"noch\nzwei\n")
         report = corpus.prepare("cleaning.line_count=drop", train=("train", "more"))
-        assert report["rules"]["line_count"] == {"count": 2, "lines": [41], "action": "drop"}
+        assert report["rules"]["line_count"] == {"count": 2, "lines": [40], "action": "drop"}
+        assert report["places"]["line_count"] == [["train.en", 40]]
         assert corpus.lines() == list(range(1, 81))
+        (corpus.folder / "train.de").write_bytes(b"")
+        report = corpus.prepare("cleaning.line_count=drop", train=("train", "more"))
+        assert report["rules"]["line_count"] == {"count": 40, "lines": [], "action": "drop"}
 
     @pytest.mark.parametrize("role", ["valid", "news"])
     def test_unequal_sides_of_other_sets_are_refused_whatever_the_rule_says(self, corpus: Corpus, role: str) -> None:
@@ -589,6 +601,12 @@ class TestReport:
         assert {side: sum(counts.values()) for side, counts in found.items()} == {"source": 150 * 151 // 2, "target": 8}
         assert len(found["source"]) <= 17
         assert binned({"source": {}, "target": {}}, 150) == {}
+
+    @pytest.mark.parametrize(("last", "label"), [(150, "150 or more"), (256, "240 or more")])
+    def test_the_last_bar_is_open_if_it_has_all_longer_lines(self, last: int, label: str) -> None:
+        found = binned({"source": {"10": 50, str(last): 50}}, last)["source"]
+        assert list(found.items())[-1] == (label, 50)
+        assert sum(found.values()) == 100
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
