@@ -54,9 +54,9 @@ RULES = tuple(MEANINGS)
 BLANK_RULES = frozenset({"one_sided_blank", "both_blank"})
 HELD_OUT_COPY = "held_out_copy"
 """Reason to leave out a pair without faults: it shares a side with a pair held out for validation or test."""
-SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG = 1, 2, 4, 8
+SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG, TOO_MANY_WORDS = 1, 2, 4, 8, 16
 """Bits of the state of a pair: its text is in the spool; it is left out of training although it is in the spool; both
-sides have text; it is counted as too long."""
+sides have text; it is counted as too long; the spooled text has too many words, so the pair will be left out."""
 MAX_WORDS_SHOWN = 150
 """Last bin of the histogram of words per line, for this length and all longer ones."""
 EXAMPLES_WITHIN = 1_000_000
@@ -134,9 +134,7 @@ class PairExaminer:
             rules.append("markup")
         source_length, target_length = len(source), len(target)
         longer = source_length if source_length > target_length else target_length
-        if longer > self._surely_short and (
-            self._is_too_long(target) or (not self.cuts_sources and self._is_too_long(source))
-        ):
+        if longer > self._surely_short and self.is_too_long(source, target):
             rules.append("too_long")
         if not self.compares_sides or self._has_labels or (rules and BLANK_RULES.intersection(rules)):
             return rules
@@ -154,7 +152,11 @@ class PairExaminer:
             rules += ["wrong_language"] if any(is_foreign(line) for is_foreign, line in sides) else []
         return rules
 
-    def _is_too_long(self, line: str) -> bool:
+    def is_too_long(self, source: str, target: str) -> bool:
+        """Return whether a side has too many characters, or more words than a pair may have tokens."""
+        return self._exceeds_limit(target) or (not self.cuts_sources and self._exceeds_limit(source))
+
+    def _exceeds_limit(self, line: str) -> bool:
         line = normalize(line, self._normalize)
         if 0 < self._max_characters < len(line):
             return True
@@ -326,6 +328,8 @@ class BlockExaminer:
                     cleaned = self._apply(rules, number, *pair, result)
                 if cleaned is not None and not self._check_only:
                     state |= SPOOLED
+                    if rules and not self._has_labels and self._examiner.is_too_long(*cleaned):
+                        state |= TOO_MANY_WORDS
                     kept.append((number, *cleaned))
                 result.states.append(state)
         except DataError as error:

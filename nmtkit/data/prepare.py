@@ -75,7 +75,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import join_segments
 
 FORMAT = 1
-TEXT_FORMAT = 2
+TEXT_FORMAT = 3
 """Format of the stage of the cleaned text."""
 _SUBWORD_KEYS = (
     "subwords",

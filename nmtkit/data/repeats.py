@@ -109,12 +109,12 @@ class PairFile:
             rows["begins"][:, side] = np.cumsum(sizes) - sizes
         return rows
 
-    def add(self, rows: npt.NDArray, begins: tuple[int, int], group: int) -> None:
+    def add(self, rows: npt.NDArray, begins: tuple[int, int], group: int | npt.NDArray) -> None:
         """Append rows.
 
         Args:
             begins: byte position in the text file of each side at which the lines of these pairs begin.
-            group: group that the pairs may be held out for, from 0; -1: none.
+            group: group that the pairs, or each of them, may be held out for, from 0; -1: none.
         """
         rows["begins"] += begins
         rows["group"] = group

@@ -32,6 +32,7 @@ from nmtkit.data.cleaning import (
     LEFT_OUT,
     MAX_WORDS_SHOWN,
     SPOOLED,
+    TOO_MANY_WORDS,
     BlockExaminer,
     ExaminedBlock,
     RawBlock,
@@ -242,7 +243,9 @@ class TrainingTextReader:
                     source, target = next(islice(zip(*raw.readers("surrogateescape"), strict=True), first, None))
                     findings.add_example(rule, raw.first + first, excerpt(source), excerpt(target))
             if block.rows is not None:
-                self._pairs.add(block.rows, (files[0].tell(), files[1].tell()), group)
+                states = np.frombuffer(block.states, np.uint8)[block.rows["number"] - raw.first]
+                groups = np.where(states & TOO_MANY_WORDS, -1, group)
+                self._pairs.add(block.rows, (files[0].tell(), files[1].tell()), groups)
             text.append(corpus, block, files)
             for side, reader in enumerate(readers):
                 reader.carriage_returns += block.carriage_returns[side]
@@ -275,7 +278,8 @@ class TrainingTextReader:
             self._findings.add(rule, count, (first + 1).tolist())
             if self._findings.actions[rule] == "drop" and not self._check_only:
                 # The first copy that is still kept stays; an earlier one may be left out by another rule.
-                still_kept = (states & (SPOOLED | LEFT_OUT | COMPARABLE)) == (SPOOLED | COMPARABLE)
+                bits = SPOOLED | LEFT_OUT | COMPARABLE | TOO_MANY_WORDS
+                still_kept = (states & bits) == (SPOOLED | COMPARABLE)
                 for indices in file.repeats(still_kept):
                     states[indices] |= LEFT_OUT
                     self._findings.dropped[rule] += len(indices)

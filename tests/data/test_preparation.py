@@ -345,6 +345,15 @@ class TestHeldOutPairs:
         assert "hold only 120 different pairs" in project.complaint("data.valid=121")
         assert "no training pair is left" in project.complaint("data.valid=120")
 
+    def test_no_pair_of_too_many_words_is_held_out(self, project: Project) -> None:
+        long = [(f"{source} {'and ' * 15}", target) for source, target in sentence_pairs(100, seed=5)]
+        project.write("train", [*long, *sentence_pairs(60)])
+        limits = ("cleaning.max_tokens=15", "data.subwords=none")
+        manifest = project.prepare("data.valid=20", "data.test=20", *limits).manifest
+        assert {*project.valid_pairs(), *project.tested_pairs()} <= set(sentence_pairs(60))
+        assert manifest["pairs"] == {"train": 20, "valid": 20, "test/test": 20}
+        assert "hold only 60 different pairs" in project.complaint("data.valid=61", *limits)
+
     def test_copies_do_not_count_towards_the_number(self, project: Project) -> None:
         project.write("train", sentence_pairs(60) * 2)
         message = project.complaint("data.valid=61")
