@@ -278,7 +278,7 @@ class BlockExaminer:
     ) -> None:
         """Args:
         valid_keys, test_keys: the keys of the pairs of all validation and of all test sets.
-        check_only: no rule acts, and nothing is kept.
+        check_only: nothing is kept, and no rule ends the preparation.
         direction: that of the pairs, where the recipe has several: pairs of others are no copies of theirs.
         """
         self._direction = [direction] if direction else []
@@ -352,11 +352,10 @@ class BlockExaminer:
         """Note the rules that a pair breaks, and return its text after their actions; None if it is left out."""
         for rule in rules:
             result.add(rule, number, source, target)
-        if self._check_only:
-            return None
         for rule in rules:
-            # Pairs of too many words are left out after subwords are learned, as those of too many tokens are.
-            if self._actions[rule] == "drop" and rule != "too_long":
+            # Pairs of too many words are left out after subwords are learned, as those of too many tokens are; a ratio
+            # of characters only stands for that of tokens in a check.
+            if self._actions[rule] == "drop" and rule not in ("too_long", "length_ratio"):
                 result.dropped[rule] += 1
                 return None
         fixes = [rule for rule in rules if self._actions[rule] == "fix"]

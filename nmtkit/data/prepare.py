@@ -11,7 +11,7 @@ target have separate vocabularies). A stage that was made from the same text wit
 
 import difflib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, zip_longest
 from pathlib import Path
@@ -34,7 +34,7 @@ from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, TextSource, local_file
 from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, is_changed, open_entry
-from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, RULES, SPOOLED, excerpt
+from nmtkit.data.cleaning import MEANINGS, RULES, SPOOLED, excerpt
 from nmtkit.data.encoding import BlockEncoder, ShardStatistics
 from nmtkit.data.episodes import Episodes
 from nmtkit.data.generated import Generation
@@ -72,7 +72,7 @@ from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages, language_test
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import join_segments
+from nmtkit.text.vocabulary import join_segments, label_of
 
 FORMAT = 1
 TEXT_FORMAT = 3
@@ -238,14 +238,17 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
             preparer = _Preparer(recipe, corpora, workers, may_stop=False)
             report = preparer.check_text(temporary)
     findings = preparer.findings
-    if not unfinished and findings.num_pairs == sum(findings.counts[rule] for rule in BLANK_RULES):
-        findings.stop("no training pair has text on both sides")
+    num_dropped = sum(findings.dropped.values())
+    if not unfinished and findings.num_pairs == num_dropped:
+        findings.stop(preparer.nothing_left())
     pairs = [corpus["pairs"] for corpus in report["corpora"] if corpus["role"] == "train"]
     available = sum(count for number, count in enumerate(pairs) if number not in data.ineligible)
-    if sum(data.held_out.values()) > available:
+    if not data.ineligible:  # else the pairs may be in the other corpora; all corpora together need a pair to train on
+        available -= max(num_dropped, findings.counts["duplicate_pair"]) + 1
+    if data.held_out and sum(data.held_out.values()) > available:
         stated = " and ".join(f"data.{key} = {number}" for key, number in data.held_out.items())
         findings.stop(
-            f"{stated}: the training corpora hold only {counted(available, 'pair')}"
+            f"{stated}: the training corpora hold at most {counted(max(0, available), 'different pair')} to hold out"
             f"{' outside of tagged and generated corpora' if data.ineligible else ''}; take fewer"
         )
     return Check(report, findings.refused(), findings.reasons, None if is_prepared else run.data)
@@ -464,9 +467,7 @@ class _Preparer:
         def make(temporary: Path) -> tuple[dict[str, Any], dict[str, str]]:
             text, corpora, held_out = self._read_training_text(temporary, check_only=False)
             if not len(text):
-                raise DataError(
-                    f"no training pair is left after cleaning ({self._dropped_summary()}); look at the corpora"
-                )
+                raise DataError(self.nothing_left())
             facts = {"findings": self.findings.state(), "corpora": corpora, "held_out": held_out}
             return facts, text.save()
 
@@ -494,6 +495,10 @@ class _Preparer:
             text, corpora, _ = self._read_training_text(Path(spool), check_only=True)
         for corpus, counts in zip(self._train, corpora, strict=True):
             self._describe(corpus, "train", counts)
+        if self._data.head == "classes":
+            sides = [open_sides(corpus, "surrogateescape") for corpus in self._train]
+            pairs = chain.from_iterable(zip(*of_corpus, strict=False) for of_corpus in sides)
+            self._check_valid_labels(sorted({label_of(label) for source, label in pairs if source.strip()} - {""}))
         return self._write_report(folder, self.findings.report(self._described, text.words))
 
     def _read_training_text(
@@ -546,14 +551,8 @@ class _Preparer:
         is_open = self._data.head in ("number", "choice")  # validation labels need not be those of the training
         pairs = chain(of_training(), valid if is_open else ())
         tokenizer = task_of(self._data).tokenizer(learned, self._data, pairs)
+        self._check_valid_labels(tokenizer.labels)
         labels = set(tokenizer.labels)
-        for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
-            if labels and source.strip() and target and target not in labels:
-                raise DataError(
-                    f"{place}: the label {excerpt(target)!r} does not occur in the training data, whose labels are "
-                    f"{excerpt(', '.join(tokenizer.labels))}; correct it (see that the columns are right), or leave "
-                    "the line out"
-                )
         for name, pairs_of_test in self._tests.items():
             unseen = [number for number, (_, label) in enumerate(pairs_of_test, start=1) if label not in labels]
             if labels and not is_open and unseen:
@@ -562,6 +561,17 @@ class _Preparer:
                     name, excerpt(pairs_of_test[unseen[0] - 1][1]), listed(unseen),
                 )  # fmt: skip
         return tokenizer
+
+    def _check_valid_labels(self, labels: Sequence[str]) -> None:
+        """Stop at the first validation label that is not among these, if there are any."""
+        known = set(labels)
+        for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
+            if known and source.strip() and target and target not in known:
+                self.findings.stop(
+                    f"{place}: the label {excerpt(target)!r} does not occur in the training data, whose labels are "
+                    f"{excerpt(', '.join(labels))}; correct it (see that the columns are right), or leave the line out"
+                )
+                return
 
     def write_data(self, folder: Path, text: TrainingText, tokenizer: Tokenizer) -> dict[str, Any]:
         """Fill RUN/data, and return the entries of the manifest that describe it."""
@@ -573,7 +583,7 @@ class _Preparer:
         blocks = text.blocks(context)
         counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, blocks, len(text))
         if not counts["train"]:
-            raise DataError(f"no training pair is left after cleaning ({self._dropped_summary()}); look at max_tokens")
+            raise DataError(self.nothing_left("max_tokens"))
         if self._valid:
             _write_text(self._data, folder / "valid", self._valid)
             counts["valid"], statistics["valid"] = self._write_shards(
@@ -665,9 +675,10 @@ class _Preparer:
             log.info("%s: %s cut to %s", name, sources, limit)
         return writer.num_pairs, statistics
 
-    def _dropped_summary(self) -> str:
-        dropped = self.findings.dropped
-        return ", ".join(f"{rule}: {count}" for rule, count in dropped.items()) or "the corpora are empty"
+    def nothing_left(self, cause: str = "the corpora") -> str:
+        """Return the message that cleaning leaves no pair."""
+        dropped = ", ".join(f"{rule}: {count}" for rule, count in self.findings.dropped.items())
+        return f"no training pair is left after cleaning ({dropped or 'the corpora are empty'}); look at {cause}"
 
     def _write_report(self, folder: Path, report: dict[str, Any]) -> dict[str, Any]:
         write_json(folder / "report.json", report)

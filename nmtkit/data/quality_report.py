@@ -155,7 +155,7 @@ class Findings:
             "places": {rule: [list(self.place(line)) for line in lines] for rule, lines in self.lines.items() if lines},
             "examples": {rule: list(example[1:]) for rule, example in self.examples.items()},
             "pairs": {"read": self.num_pairs, "kept": num_kept},
-            "left_out": {rule: count for rule, count in self.left_out().items() if count},
+            "left_out": {rule: count for rule, count in self.left_out().items() if count and num_kept is not None},
             "corpora": [
                 {"name": shown_name(corpus["name"]), "role": corpus["role"], "pairs": corpus["pairs"]}
                 | ({"generated": corpus["generated"]["counts"]} if "generated" in corpus else {})

@@ -435,25 +435,41 @@ class TestCheck:
     def test_it_tells_of_too_few_pairs_to_hold_out(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))
         corpus.write("back", encoded(CLEAN))
-        assert corpus.check("data.valid=40").reasons == corpus.check().reasons == []
-        too_few = ["data.valid = 41: the training corpora hold only 40 pairs; take fewer"]
-        assert corpus.check("data.valid=41").reasons == too_few
-        both = ["data.valid = 30 and data.test = 11: the training corpora hold only 40 pairs; take fewer"]
-        assert corpus.check("data.valid=30", "data.test=11").reasons == both
-        assert corpus.check("data.valid=30", "data.test=10").reasons == []
+        assert corpus.check("data.valid=39").reasons == corpus.check().reasons == []
+        too_few = ["data.valid = 40: the training corpora hold at most 39 different pairs to hold out; take fewer"]
+        assert corpus.check("data.valid=40").reasons == too_few
+        [reason] = corpus.check("data.valid=30", "data.test=10").reasons
+        assert reason.startswith("data.valid = 30 and data.test = 10: the training corpora hold at most 39 different")
+        assert corpus.check("data.valid=30", "data.test=9").reasons == []
         tagged = 'data.train=[{source="%s/train.en",target="%s/train.de"},{source="%s/back.en",target="%s/back.de",%s}]'
         entries = tagged % (*[corpus.folder] * 4, 'source_prefix="<bt>"')
         [reason] = corpus.check(entries, "data.valid=41").reasons
-        assert "hold only 40 pairs outside of tagged and generated corpora" in reason
+        assert "hold at most 40 different pairs to hold out outside of tagged and generated corpora" in reason
 
     @pytest.mark.parametrize("pairs", [[], [(b"", b"x"), (b" ", b"")]])
     def test_a_corpus_without_text_is_refused_as_prepare_refuses_it(
         self, corpus: Corpus, pairs: list[tuple[bytes, bytes]]
     ) -> None:
         corpus.write("train", pairs)
-        assert corpus.check().reasons == ["no training pair has text on both sides"]
-        with pytest.raises(DataError, match="no training pair is left"):
+        with pytest.raises(DataError, match="no training pair is left") as caught:
             corpus.prepare()
+        assert corpus.check().reasons == [str(caught.value)]
+
+    @pytest.mark.parametrize(
+        ("pairs", "override"),
+        [([(f"<b>{source}</b>", target) for source, target in CLEAN], "cleaning.markup=drop"),
+         ([(source, "lang " * 1100) for source, _ in CLEAN], "cleaning.too_long=drop"),
+         (CLEAN[:1] * 20, "data.valid=5")],
+    )  # fmt: skip
+    def test_too_few_pairs_after_cleaning_are_noted_as_prepare_refuses_them(
+        self, corpus: Corpus, pairs: list[tuple[str, str]], override: str
+    ) -> None:
+        corpus.write("train", encoded(pairs))
+        found = corpus.check(override)
+        with pytest.raises(DataError) as caught:
+            corpus.prepare(override)
+        assert [reason.partition(": ")[0] for reason in found.reasons] == [str(caught.value).partition(": ")[0]]
+        assert found.report["left_out"] == {}
 
     @pytest.mark.parametrize("pairs", [[], [(b"", b"x"), (b" ", b"")]])
     def test_a_validation_set_without_text_is_refused_by_both(
@@ -470,7 +486,9 @@ class TestCheck:
         corpus.recipe()
         ended = run_command("prepare", corpus.folder / "mine.toml", "--check", "--run-dir", corpus.run)
         assert ended.code == 1
-        assert ended.err.endswith("would stop here: no training pair has text on both sides\n")
+        assert ended.err.endswith(
+            "no training pair is left after cleaning (the corpora are empty); look at the corpora\n"
+        )
 
     def test_prepare_takes_its_place(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))

@@ -20,7 +20,7 @@ from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.console import log
 from nmtkit.data.batch import LabelBatch, batch_of_sequences, make_batch
 from nmtkit.data.label_data import LabelData
-from nmtkit.data.prepare import prepare
+from nmtkit.data.prepare import check, prepare
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.translator import Translator
@@ -582,6 +582,18 @@ def test_json_of_an_empty_line_has_the_keys_of_other_lines(
         assert full.keys() == empty.keys() == {"line", "source", key, "probabilities"}
         assert (empty[key], type(full[key])) == (nothing, type(full[key]))
         assert full[key]
+
+
+def test_a_check_notes_a_validation_label_that_training_lacks(tmp_path: Path) -> None:
+    path = write_project(tmp_path, valid=("a\nb\nc\n", "yes\nmaybe\nnever\n"))
+    [reason] = check(load_recipe(path), tmp_path / "run").reasons
+    assert re.search(r"valid.label, line 2: the label 'maybe' does not occur in .* whose labels are no, yes;", reason)
+    assert check(load_recipe(write_project(tmp_path)), tmp_path / "run").reasons == []
+
+
+def test_a_label_has_no_ratio_to_its_text(tmp_path: Path) -> None:
+    manifest = prepare(load_recipe(write_project(tmp_path), ["cleaning.max_ratio=1.5"]), tmp_path / "run").manifest
+    assert manifest["pairs"]["train"] == 400
 
 
 def test_a_held_out_label_that_training_lacks_is_named_by_its_line(tmp_path: Path) -> None:
