@@ -11,7 +11,7 @@ from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
-from nmtkit.experiments.results import failures_of, make_report, result_tables, write_report
+from nmtkit.experiments.results import failures_of, make_report, result_tables, score_text, write_report
 from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
 
 
@@ -123,4 +123,4 @@ def command(
 def _summary(result: dict[str, Any]) -> str:
     trained = console.duration(result["seconds"])
     bleu = "" if result["bleu"] is None else f"BLEU {result['bleu']:.1f}, "
-    return f"perplexity {result['perplexity']:.2f}, {bleu}trained in {trained}"
+    return f"perplexity {score_text(result['perplexity'], 2)}, {bleu}trained in {trained}"

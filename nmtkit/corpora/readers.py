@@ -20,6 +20,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, islice
 from typing import cast
 
 from nmtkit.corpora.trees import read_trees, strip, words, write
@@ -185,6 +186,7 @@ def _local(element: ElementTree.Element) -> str:
 def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """Yield each bracketed tree, stripped, or its words as one line; trees without words are dropped."""
     lines = (line.decode("utf-8", "surrogateescape") for line in read_plain(stream, part, name))
+    lines = chain((line.removeprefix("\ufeff") for line in islice(lines, 1)), lines)
     for tree in read_trees(lines, name):
         stripped = strip(tree)
         if stripped is not None:

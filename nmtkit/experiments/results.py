@@ -175,8 +175,13 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
 def _seed_range(row: dict[str, Any], key: str, decimals: int) -> str:
     if row[key] is None:
         return ""
-    mean, lowest, highest = (f"{row[key][part]:.{decimals}f}" for part in ("mean", "lowest", "highest"))
+    mean, lowest, highest = (score_text(row[key][part], decimals) for part in ("mean", "lowest", "highest"))
     return f"{mean} ({lowest} to {highest})" if _num_finished(row) > 1 else mean
+
+
+def score_text(value: float, decimals: int) -> str:
+    """Format a score; the perplexity of a training that diverged may have hundreds of digits."""
+    return f"{value:.3g}" if value >= 1e6 else f"{value:.{decimals}f}"
 
 
 def failures_of(report: dict[str, Any]) -> list[str]:

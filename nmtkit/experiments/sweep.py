@@ -35,7 +35,7 @@ from nmtkit.distributed.workers import Workers, choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun
-from nmtkit.files import link_or_copy, read_json, write_atomically, write_folder_atomically, write_json
+from nmtkit.files import link_or_copy, measured, read_json, write_atomically, write_folder_atomically, write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
@@ -141,7 +141,7 @@ def _link_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
 
 RESULT = {
     "updates": int, "parameters": float,
-    **dict.fromkeys(("perplexity", "flops", "seconds"), float), "bleu?": float,
+    "perplexity": measured, **dict.fromkeys(("flops", "seconds"), float), "bleu?": float,
 }  # fmt: skip
 """Entries of a result that the tables of a sweep need."""
 

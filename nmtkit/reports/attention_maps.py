@@ -258,7 +258,8 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
             axes.add_collection(
                 LineCollection(
                     [((column, 1.0), (row, 0.0)) for row, column in zip(rows.tolist(), columns.tolist(), strict=True)],
-                    colors=[(*_COLOURS[head % len(HUES)], weight) for weight in weights[rows, columns]],
+                    # A sum of rounded weights may exceed 1 a little.
+                    colors=[(*_COLOURS[head % len(HUES)], min(1.0, weight)) for weight in weights[rows, columns]],
                     linewidths=1.6,
                     zorder=order,
                 )

@@ -1,5 +1,6 @@
 """Formats: each gives one line a text, in order, whatever stands around it, or an error that names the place."""
 
+import codecs
 import io
 import os
 import resource
@@ -230,7 +231,8 @@ TREES = b"""( (S (NP-SBJ (NP (NNP Ann) )
 
 
 def test_trees_over_several_lines_are_one_line_each_beside_their_words() -> None:
-    assert read("treebank", TREES, "words") == ["Ann , was seen .", "-LRB- dog"]
+    for content in (TREES, codecs.BOM_UTF8 + TREES):
+        assert read("treebank", content, "words") == ["Ann , was seen .", "-LRB- dog"]
     assert read("treebank", TREES, "tree") == [
         "(S (NP (NP (NNP Ann)) (, ,)) (VP (VBD was) (VP (VBN seen))) (. .))",
         "(FRAG (-LRB- -LRB-) (NN dog))",

@@ -206,9 +206,10 @@ def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
         own(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n", scale=True)
 
 
-def test_a_recipe_of_trees_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"treebank-parsing: rows are compared by BLEU, .* trees"):
-        table3("treebank-parsing", scale=True)
+@pytest.mark.parametrize("name", ["treebank-parsing", "trec"])
+def test_a_recipe_of_trees_or_labels_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"{name}: rows are compared by BLEU.* (trees|task has not)"):
+        table3(name, scale=True)
 
 
 def test_a_file_without_a_base_cannot_be_scaled(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A sweep from its rows to its tables: data shared, runs resumed, failures isolated."""
 
 import json
+import math
 import re
 import shutil
 import signal
@@ -244,6 +245,20 @@ def test_a_finished_run_may_be_measured_anew_or_go_on_and_may_be_of_a_version_wi
     check("model.dropout=0.3")
     planned, fingerprint = make_plan(swept.recipe, swept.rows, folder)
     assert finished_result(planned[0], folder, fingerprint) is None
+
+
+def test_a_run_that_diverged_is_finished_too(
+    swept: Swept, two_rows: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
+    place = folder / "base-seed1" / "ablation.json"
+    written = read_json(place)
+    written["result"]["perplexity"] = 5.4e149
+    place.write_text(json.dumps(written))
+    planned, fingerprint = make_plan(swept.recipe, swept.rows, folder)
+    assert finished_result(planned[0], folder, fingerprint) == written["result"]
+    cells = [row[10] for row in result_tables(two_rows([5.4e149, math.nan], [3, 4]))[0].rows]
+    assert cells == ["nan (5.4e+149 to 5.4e+149)", "3.50 (3.00 to 4.00)"]
 
 
 def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
