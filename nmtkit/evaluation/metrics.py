@@ -38,6 +38,7 @@ from nmtkit.text import moses
 from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from sacrebleu.metrics.base import Metric, Signature
 
 METRICS = ("sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split")
@@ -358,19 +359,39 @@ class _OwnMetric:
 
 def _interval(metric: "Metric", statistics: Sequence[Any], resamples: int) -> Interval:
     """Return the confidence interval that ``corpus_score(n_bootstrap=resamples)`` gives, to the last digit."""
-    # Not by that call: it holds all resamples in memory, and fails where their scores are partly numpy's numbers and
-    # partly Python's, as they are when some resamples have not one match (sacreBLEU 2.6).
-    import numpy as np
-
-    seed = check_seed()
-    generator = np.random.default_rng(None if seed == "none" else int(seed))
-    table, size = np.array(statistics, dtype="float32"), len(statistics)
-    found = [metric._compute_score_from_stats(table[generator.choice(size, size)].sum(0)) for _ in range(resamples)]
+    # Not by that call, which fails where the scores of resamples are partly numpy's numbers and partly Python's, as
+    # they are when some resamples have not one match (sacreBLEU 2.6).
+    (found,) = resampled(metric, [statistics], resamples)
     if len({type(each.score) for each in found}) > 1:
         for each in found:
             each.score = float(each.score)
     found[0].estimate_ci(found)
-    return Interval(float(found[0]._mean), float(found[0]._ci), resamples, seed)
+    return Interval(float(found[0]._mean), float(found[0]._ci), resamples, check_seed())
+
+
+def resampled(metric: "Metric", systems: Sequence[Sequence[Any]], resamples: int) -> list[list[Any]]:
+    """Return sacreBLEU's score of each bootstrap resample for each system; all systems have the same resamples.
+
+    Args:
+        systems: the counts of each line, for each system.
+    """
+    # One resample at a time: sacreBLEU itself holds the counts of all in memory.
+    import numpy as np
+
+    generator, tables = random_generator(), [np.array(statistics, dtype="float32") for statistics in systems]
+    found: list[list[Any]] = [[] for _ in tables]
+    for _ in range(resamples):
+        lines = generator.choice(len(tables[0]), len(tables[0]))
+        for scores, table in zip(found, tables, strict=True):
+            scores.append(metric._compute_score_from_stats(table[lines].sum(0)))
+    return found
+
+
+def random_generator() -> "np.random.Generator":
+    """Return sacreBLEU's generator of random numbers, with the seed of SACREBLEU_SEED."""
+    import numpy as np
+
+    return np.random.default_rng(None if (seed := check_seed()) == "none" else int(seed))
 
 
 def check_seed() -> str:

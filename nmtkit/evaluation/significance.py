@@ -2,20 +2,36 @@
 
     scorer, {system: hypotheses}, metric --> paired_test --> {system: PairedResult}, the first system being the baseline
 
-Bootstrap and randomisation are sacreBLEU's; McNemar's test is for the accuracy of labels.
+Bootstrap and randomisation are sacreBLEU's, but for trials that tie; McNemar's test is for the accuracy of labels.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.metrics import RESAMPLES, TASK_METRICS, Interval, Scorer, check_seed, resamples_for
+from nmtkit.evaluation.metrics import (
+    RESAMPLES,
+    TASK_METRICS,
+    Interval,
+    Scorer,
+    check_seed,
+    random_generator,
+    resampled,
+    resamples_for,
+)
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
 
 Method = Literal["bootstrap", "randomization", "mcnemar"]
 TRIALS: dict[Method, int] = {"bootstrap": RESAMPLES, "randomization": 10000}
 """Default numbers of trials, as in sacreBLEU; McNemar's test has none."""
 _TEST_TYPES = {"bootstrap": "bs", "randomization": "ar"}
+_SHUFFLES_AT_ONCE = 32
+"""Shuffles in memory together. numpy makes 32 random bits at a time, so they are those of sacreBLEU's single call."""
+_ROUNDING = 1e-9
+"""Differences of scores that differ by less are equal."""
 SIGNIFICANT_BELOW = 0.05
 """The p-value below which a difference is marked, as in sacreBLEU's table."""
 
@@ -84,7 +100,8 @@ def paired_test(
         systems: the lines of each system by its name, as many as the references have.
         metric: a name from METRICS or ON_REQUEST, or a tested score of TASK_METRICS.
         method: paired bootstrap resampling (Koehn 2004) or paired approximate randomisation (Riezler and Maxwell 2005),
-            both as sacreBLEU has them; or `mcnemar`, for accuracy only. None: `mcnemar` for accuracy, else bootstrap.
+            as sacreBLEU has them, except that shuffles with the observed difference count as differences as large; or
+            `mcnemar`, for accuracy only. None: `mcnemar` for accuracy, else bootstrap.
         trials: resamples or shuffles; by default as in TRIALS. McNemar's test has none.
 
     Returns:
@@ -94,9 +111,7 @@ def paired_test(
         DataError: there is only one system, the line counts differ, the metric is unknown or impossible, or the test is
             not for it.
     """
-    from sacrebleu.significance import PairedTest
-
-    check_seed()
+    seed = check_seed()
     if len(systems) < 2:
         raise DataError("a paired test compares two systems or more: give another --hypothesis")
     of_metric = next((name for name, own in TASK_METRICS.items() if metric in own.tested), metric)
@@ -109,30 +124,59 @@ def paired_test(
     if method == "mcnemar":
         return _by_mcnemar(scorer, systems)
     number = trials or TRIALS[method]
-    named: list[tuple[str, Sequence[str]]] = [
-        (name, scorer.in_form_of(metric, lines)) for name, lines in systems.items()
+    measure = scorer.metric(metric)
+    statistics = [
+        measure._extract_corpus_statistics(scorer.in_form_of(metric, lines), None) for lines in systems.values()
     ]
-    test = PairedTest(
-        named, {metric: scorer.metric(metric)}, references=None, test_type=_TEST_TYPES[method], n_samples=number
-    )
-    signatures, by_metric = test()
-    ((title, signature),) = signatures.items()
-    seed = str(signature.info["seed"])
+    scores = [measure._aggregate_and_compute(of_system).score for of_system in statistics]
+    signature = measure.get_signature()
+    signature.update("seed", seed)
+    signature.update(_TEST_TYPES[method], number)
     stated = scorer.signature(metric, signature)
-    results = [result for result in by_metric[title] if not isinstance(result, str)]  # names stand under "System"
-    baseline = float(results[0].score)
-    found = {}
-    for name, result in zip(systems, results, strict=True):
-        interval = None
-        if result.mean is not None and result.ci is not None:
-            interval = Interval(float(result.mean), float(result.ci), number, seed)
-        p_value = None if result.p_value is None else float(result.p_value)
-        score = float(result.score)
-        # For outputs that are the same to the metric sacreBLEU gives the smallest p-value, as no trial differs at all.
-        if p_value is not None and score == baseline and p_value < 1.5 / (number + 1):
-            p_value = 1.0
-        found[name] = PairedResult(score, score - baseline, p_value, interval, stated)
-    return found
+    intervals: list[Interval | None] = [None] * len(scores)
+    if method == "bootstrap":
+        p_values, means = _bootstrap(measure, statistics, scores, number)
+        intervals = [Interval(mean, half_width, number, seed) for mean, half_width in means]
+    else:
+        p_values = _randomization(measure, statistics, scores, number)
+    return {
+        name: PairedResult(float(score), float(score) - float(scores[0]), p_value, interval, stated)
+        for name, score, p_value, interval in zip(systems, scores, [None, *p_values], intervals, strict=True)
+    }
+
+
+def _bootstrap(
+    metric: "Metric", statistics: Sequence[Any], scores: Sequence[float], resamples: int
+) -> tuple[list[float], list[tuple[float, float]]]:
+    """Return p of each system but the first, and for all the mean of the resamples with half the width of 95 %."""
+    import numpy as np
+    from sacrebleu.significance import estimate_ci
+
+    found = [np.array([each.score for each in of_system]) for of_system in resampled(metric, statistics, resamples)]
+    p_values = []
+    for score, of_system in zip(scores[1:], found[1:], strict=True):
+        differences, observed = np.abs(of_system - found[0]), abs(scores[0] - score)
+        larger = int(np.sum(differences - differences.mean() > observed))
+        # sacreBLEU gives the smallest p-value to outputs that are the same to the metric, as no resample differs
+        p_values.append((larger + 1) / (resamples + 1) if larger or observed else 1.0)
+    return p_values, [(float(mean), float(half_width)) for mean, half_width in map(estimate_ci, found)]
+
+
+def _randomization(metric: "Metric", statistics: Sequence[Any], scores: Sequence[float], shuffles: int) -> list[float]:
+    """Return p of each system but the first."""
+    import numpy as np
+
+    generator, tables = random_generator(), [np.array(of_system, dtype="float64") for of_system in statistics]
+    as_large = [0] * len(tables)
+    for done in range(0, shuffles, _SHUFFLES_AT_ONCE):
+        num_rows = min(_SHUFFLES_AT_ONCE, shuffles - done)
+        is_swapped = generator.integers(2, size=(num_rows, len(tables[0])), dtype=bool)
+        for index, table in enumerate(tables[1:], start=1):
+            moved = is_swapped @ (tables[0] - table)
+            for pair in zip(table.sum(0) + moved, tables[0].sum(0) - moved, strict=True):
+                one, other = (metric._compute_score_from_stats(counts).score for counts in pair)
+                as_large[index] += bool(abs(one - other) > abs(scores[0] - scores[index]) - _ROUNDING)
+    return [(count + 1) / (shuffles + 1) for count in as_large[1:]]
 
 
 def _by_mcnemar(scorer: Scorer, systems: Mapping[str, list[str]]) -> dict[str, PairedResult]:

@@ -159,6 +159,15 @@ def test_mcnemars_test_is_the_exact_binomial_test(losses: int, wins: int) -> Non
     assert found[2] == pytest.approx(expected, rel=1e-12, abs=1e-300)
 
 
+@pytest.mark.parametrize(("losses", "wins"), [(0, 1), (0, 3), (0, 5), (1, 5), (10, 20)])
+def test_randomization_of_labels_is_close_to_mcnemars_test(losses: int, wins: int) -> None:
+    gold = ["1"] * 90 + ["0"] * 10
+    systems = {"baseline": ["0"] * wins + gold[wins:], "other": [*gold[:wins], *["0"] * losses, *gold[wins + losses :]]}
+    scorer = Scorer([gold], target_language=None, text="plain")
+    p_value = paired_test(scorer, systems, "accuracy", "randomization", trials=2000)["other"].p_value
+    assert p_value == pytest.approx(mcnemar(gold, *systems.values())[2], abs=0.025)
+
+
 def test_mcnemars_test_takes_the_lines_of_several_seeds() -> None:
     gold, seeds = (
         ["1"] * 30,
