@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.corpus_entries import corpus_name, languages_of, one_language
+from nmtkit.config.corpus_entries import corpus_name, languages_of, one_language, stated_text
 from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import device_of
@@ -100,6 +100,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     data = state["recipe"]["data"]
     sources, targets = languages_of(data)
     tests = data.get("test") or []
+    named = [(test, stated_text(test, "corpus") or test) for test in (tests if isinstance(tests, list) else [])]
     flops, device_seconds, precision = state["flops"], state["device_seconds"], state["precision"]
     kind = device_of(state["device"])
     peak = kind.rates.get(precision) if kind is not None else None
@@ -115,7 +116,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "source_language": one_language(sources),
         "target_language": one_language(targets),
         "newstest2014": next(
-            (corpus_name(test) for test in (tests if isinstance(tests, list) else []) if test in _NEWSTEST2014), None
+            (stated_text(test, "name") or corpus_name(name) for test, name in named if name in _NEWSTEST2014), None
         ),
         "state_file": path.relative_to(run_dir).as_posix(),
         "updates": state["step"],

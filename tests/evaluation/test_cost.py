@@ -191,6 +191,9 @@ def test_the_papers_bleu_is_compared_in_the_metric_of_the_language(tmp_path: Pat
         ("sacrebleu:wmt14", None),
         ("wmt14/newstest2014-filtered", None),
         ({"source": "a", "target": "b", "name": "newstest2014"}, None),
+        ({"corpus": "sacrebleu:wmt14/full", "name": "newstest2014"}, "newstest2014"),
+        ({"corpus": "wmt14/newstest2014", "name": None}, "newstest2014"),
+        ({"corpus": "sacrebleu:wmt14", "name": "newstest2014"}, None),
     ],
 )
 def test_the_papers_test_set_is_known_by_its_corpus_whatever_it_is_called(
