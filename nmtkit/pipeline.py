@@ -40,6 +40,7 @@ from nmtkit.evaluation.metrics import (
     Scorer,
     default_metrics,
     mean_scores,
+    model_text,
     plain_text,
     resamples_for,
     score,
@@ -237,17 +238,13 @@ def score_run(
             name=str(Run(run_dir).translation(name)),
         ):
             log.warning("%s: %s", Run(run_dir).translation(name), fault)
-    scores = {}
-    steps = "+".join(step for step in recipe.data.normalize if step != "blanks")
+    scores, suffix = {}, model_text(recipe.data)
     for name, (sources, references, hypotheses) in texts.items():
         data, num_resamples = recipe.data.of_test(name), resamples_for(len(hypotheses), resamples)
         tokenizer = stored_bleu_tokenizer(run_dir, data)
         scorer = Scorer([references], target_language=data.target_language, text=data.text, tokenizer=tokenizer)
         entries = scorer.score(hypotheses, default_metrics(data), resamples=num_resamples)
-        if steps:  # normalisation changed more than blanks, so the signature names its steps
-            suffix = f"|model-text:{steps}"
-            entries = {metric: replace(entry, signature=entry.signature + suffix) for metric, entry in entries.items()}
-        scores[name] = dict(entries)
+        scores[name] = {key: replace(entry, signature=entry.signature + suffix) for key, entry in entries.items()}
         if comet is not None:
             plain = [plain_text(sources, data.text, data.source_language)]
             plain += [plain_text(lines, data.text, data.target_language) for lines in (hypotheses, references)]

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from nmtkit import pipeline
+from nmtkit.cli import run
+from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe, to_toml
+from nmtkit.evaluation.metrics import Score, mean_scores
 from nmtkit.files import read_json, write_json, write_lines
 
 LINES = ["Das ist ein Haus.", "Ein Mann, der steht, lacht."]
@@ -41,3 +44,11 @@ def test_a_signature_ends_in_what_was_done_to_the_text_of_the_model(
         name: entry["signature"] for name, entry in written.items()
     }
     assert scores["bleu-tokenized"].score < scores["bleu-tokenized-lc"].score == pytest.approx(100.0)
+
+
+def test_run_prints_the_signature_of_each_test_set(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {test: {"sacrebleu": Score(20.0, f"tok:{tok}")} for test, tok in (("a", "13a"), ("b", "zh"), ("c", "13a"))}
+    run._print_main_scores({**scores, AVERAGE: mean_scores(list(scores.values()))}, is_made_up=False)
+    printed = capsys.readouterr().out.splitlines()
+    stated = [line for line in printed if line.startswith("Signature")]
+    assert stated == ["Signature of sacrebleu: tok:13a", "Signature of sacrebleu: tok:zh"]

@@ -11,6 +11,7 @@ from typer import Option
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.train import train_or_stop
+from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_lines
@@ -117,7 +118,7 @@ def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
 
 
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
-    """Print the main metrics of each test set, with the signature of the first metric."""
+    """Print the main metrics of each test set, with the signatures of the first metric."""
 
     def shown(score: "Score | None") -> str:
         if score is None:
@@ -127,7 +128,9 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     tests = list(scores.values())
     metrics = [name for name in _MAIN_METRICS if name in tests[0]]
     rows = [[test, *(shown(entries.get(name)) for name in metrics)] for test, entries in scores.items()]
-    notes = [f"Signature of {name}: {tests[0][name].signature}" for name in metrics[:1]]
+    stated = [(name, entries[name].signature) for name in metrics[:1] for test, entries in scores.items()
+              if name in entries and test != AVERAGE]  # fmt: skip
+    notes = [f"Signature of {name}: {signature}" for name, signature in dict.fromkeys(stated)]
     if is_made_up:
         notes.append("Text and test set are made up by nmtkit: this score shows that every step works, no more.")
     console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)

@@ -4,7 +4,7 @@ The first run is the baseline. Runs are comparable on test sets that are the sam
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import TARGET_TOKENS, Table, energy, percent, scientific
-from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics
+from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, model_text
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test, testable
 from nmtkit.files import as_text
 from nmtkit.run import Run
@@ -116,7 +116,13 @@ def compare_runs(
         if not metrics:
             chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]
         chosen = testable(method, chosen)
-        scores[test] = {metric: paired_test(scorer, systems, metric, method, trials=trials) for metric in chosen}
+        scores[test] = {
+            metric: {
+                name: replace(result, signature=result.signature + model_text(recipes[name].data))
+                for name, result in paired_test(scorer, systems, metric, method, trials=trials).items()
+            }
+            for metric in chosen
+        }
         if num_sentences:
             changes[test] = _changes(scorer, wanted, systems, sources, references, num_sentences)
     values = [settings_of(recipe) for recipe in recipes.values()]
@@ -246,7 +252,7 @@ def _setting(value: Any) -> str:
 
 
 def _scores_table(comparison: Comparison) -> Table:
-    rows, signatures = [], {}
+    rows, signatures = [], []
     for test, metrics in comparison.scores.items():
         for metric, results in metrics.items():
             for name, result in results.items():
@@ -256,9 +262,9 @@ def _scores_table(comparison: Comparison) -> Table:
                     mark = "*" if result.is_significant else ""
                     against = [f"{result.difference:+.2f}", f"{result.p_value:.4f}{mark}"]
                 rows.append([test, metric, name, f"{result.score:.2f}", interval, *against])
-                signatures[metric] = result.signature
+                signatures.append((metric, result.signature))
     notes = [f"Differences are from {comparison.runs[0]}; * marks those with p < 0.05."]
-    notes += [f"  {metric}  {signature}" for metric, signature in signatures.items()]
+    notes += [f"  {metric}  {signature}" for metric, signature in dict.fromkeys(signatures)]
     if comparison.left_out:
         notes.append(f"Not in all runs, and left out: {', '.join(comparison.left_out)}.")
     return Table("Scores", ["test", "metric", "run", "score", "95 %", "difference", "p"], rows, notes)

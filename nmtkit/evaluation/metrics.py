@@ -489,6 +489,12 @@ def default_metrics(data: DataConfig) -> list[str] | None:
     return [name for name in task.metrics or () if name not in impossible] or None
 
 
+def model_text(data: DataConfig) -> str:
+    """Return the end of the signature of a run's scores: what was done to the model's text, if more than blanks."""
+    steps = "+".join(step for step in data.normalize if step != "blanks")
+    return f"|model-text:{steps}" if steps else ""
+
+
 def task_metric(text: str, metrics: Sequence[str] | None = None) -> TaskMetric | None:
     """Return the one of TASK_METRICS among the given metrics, else that of trees for trees; None: there is none."""
     names = [*(metrics or ()), task_of(text).own_metric]

@@ -310,6 +310,23 @@ def test_test_sets_that_only_some_have_translated_are_named(run_command: RunComm
     assert "Not in all runs, and left out: more." in out
 
 
+def test_each_test_set_and_run_has_its_own_signatures(run_command: RunCommand, tmp_path: Path) -> None:
+    of_more = '{ source = "a", target = "c", name = "more", target_language = "zh" }'
+    of_news = '{ source = "a", target = "b", name = "news" }'
+    corpora = f'train = ["multi30k/train", {of_more}]\ntest = [{of_news}, {of_more}]'
+    runs = [write_run(tmp_path / name, REFERENCES) for name in ("one", "two")]
+    for run, normalize in zip(runs, ('["blanks"]', '["blanks", "lowercase"]'), strict=True):
+        recipe = (run / "recipe.toml").read_text().replace('train = ["multi30k/train"]', corpora)
+        (run / "recipe.toml").write_text(f"{recipe}normalize = {normalize}\n")
+        for file in ("data/test/more.source", "data/test/more.reference", "translations/more"):
+            write_lines(run / f"{file}.txt", REFERENCES)
+    code, out, _ = run_command("compare", *runs, "--metric", "sacrebleu", "--trials", 20, "--sentences", 0)
+    assert code == 0
+    signatures = [line.strip() for line in out.splitlines() if "|tok:" in line]
+    assert ["|tok:zh|" in signature for signature in signatures] == [True, True, False, False]
+    assert [signature.endswith("|model-text:lowercase") for signature in signatures] == [False, True] * 2
+
+
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(
     run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
