@@ -51,6 +51,11 @@ class LocalPair(_InMixture):
     name: str | None = Field(default=None, pattern=FILE_NAME)
     """Name for messages and score tables, without slashes; by default the name of the source file."""
 
+    @property
+    def columns(self) -> tuple[int | tuple[int, ...] | None, int | None]:
+        """The stated columns of both sides."""
+        return self.source_column, self.target_column
+
     @field_validator("source_column", mode="before")
     @classmethod
     def _check_columns(cls, value: Any) -> Any:

@@ -202,6 +202,11 @@ class DataConfig(Section):
             for text in (*self.train, *self.corpora("valid"), *self.corpora("test")):
                 if isinstance(text, LocalPair) and text.source != text.target:
                     raise ValueError(f'{text.source}: a language model has no source; write {{ text = "FILE" }}')
+                if isinstance(text, LocalPair) and any(text.columns):
+                    raise ValueError(
+                        f"{text.source}: a language model reads whole lines; write the column that is meant to a file "
+                        "of its own, and remove source_column and target_column"
+                    )
             if self.source_prefixes:
                 raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
         for prefix in self.source_prefixes:
@@ -257,7 +262,8 @@ class DataConfig(Section):
         if ENVIRONMENT in valid or self.train.count(ENVIRONMENT) > 1:
             raise ValueError('"environment" stands once in train; for validation hold episodes out with valid = N')
         for entry in (*self.train, *valid):
-            if entry != ENVIRONMENT and not (isinstance(entry, LocalPair) and entry.source == entry.target):
+            is_text = isinstance(entry, LocalPair) and entry.source == entry.target and not any(entry.columns)
+            if entry != ENVIRONMENT and not is_text:
                 raise ValueError(f'{corpus_name(entry)}: a corpus of episodes is {{ text = "EPISODES.jsonl" }}')
             if mixture_label(entry):
                 raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for text, not for episodes")

@@ -186,7 +186,7 @@ def local_corpus(
     sides = []
     is_one_table = source == target and any(columns)
     for number, (path, language, column) in enumerate(zip((source, target), languages, columns, strict=True)):
-        text_format = "tsv" if column or is_one_table else _local_format(path)[2]
+        text_format = "tsv" if column or is_one_table else local_format(path)[2]
         several = column if isinstance(column, tuple) else (column or number + 1,)
         part = {"tmx": language, "tsv": ",".join(map(str, several))}.get(text_format, "")
         sides.append(stored_text(path, text_format, part))
@@ -212,14 +212,14 @@ def local_text(path: Path) -> TextSource:
     Raises:
         DataError: it is an archive without a member, or of a format with several texts.
     """
-    file, member, text_format = _local_format(path)
+    file, member, text_format = local_format(path)
     if text_format in ("tsv", "tmx"):
         raise DataError(f"{path}: holds several texts; write the one that is meant to a file of its own")
     unread = CorpusFile(file, None, 0, "")  # without size and checksum, as a pipe can be read only once
     return TextSource(str(path), StoredText(unread, member, text_format, ""))
 
 
-def _local_format(path: Path) -> tuple[Path, str | None, str]:
+def local_format(path: Path) -> tuple[Path, str | None, str]:
     """Return the file, the member in it and the format of a file or ``ARCHIVE:MEMBER``."""
     file, member = local_file(path)
     if member is None and is_archive(file.name):
@@ -274,7 +274,7 @@ def stored_text(path: Path, text_format: str, part: str) -> StoredText:
     Raises:
         DataError: it cannot be read, is not a regular file, or is an archive without a member.
     """
-    file, member, _ = _local_format(path)
+    file, member, _ = local_format(path)
     if file.exists() and not file.is_file() and not file.is_dir():
         raise DataError(
             f"{file}: is a pipe or a device, but a corpus is read more than once; write the text to a file first"

@@ -22,6 +22,7 @@ from nmtkit.corpora.corpus import (
     check_corpus,
     find_entry,
     local_corpus,
+    local_format,
     open_corpus,
     stored_corpus,
     stored_text,
@@ -54,15 +55,16 @@ def _open(data: DataConfig, entry: CorpusEntry, downloader: Downloader) -> Corpu
             raise DataError(
                 f"{entry.source}, {entry.target}: words and trees are read from one file; give it for both sides"
             )
-        if entry.source_column or entry.target_column:
+        if any(entry.columns):
             raise DataError(f"{entry.source}: a file of trees has no columns; remove source_column and target_column")
         return stored_trees(corpus_name(entry), [entry.source])
     if isinstance(entry, LocalPair) and data.task_name == LANGUAGE_MODEL and entry.source == entry.target:
+        if local_format(entry.source)[2] not in ("plain", "tsv"):
+            raise DataError(f"{entry.source}: a language model reads plain text; write it to a file without tags")
         text = [stored_text(entry.source, "plain", "")]
         return stored_corpus(corpus_name(entry), text, text)
     if isinstance(entry, LocalPair):
-        columns = (entry.source_column, entry.target_column)
-        return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=columns)
+        return local_corpus(entry.source, entry.target, entry.name, languages=languages, columns=entry.columns)
     assert not isinstance(entry, GeneratedCorpus)
     name = public_name(entry)
     if name.startswith(_TREEBANK_PREFIX):

@@ -11,6 +11,8 @@ import torch
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import log
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.entries import open_entry
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
@@ -340,6 +342,8 @@ def test_texts_too_short_for_a_sequence_are_named(
     [
         ('{ text = "more.txt" }', '{ source = "a.txt", target = "b.txt" }', "a language model has no source"),
         ('{ text = "more.txt" }', '{ text = "more.txt", source_prefix = "x" }', "a language model has no source"),
+        ('{ text = "more.txt" }', '{ text = "more.tsv", source_column = 2 }', "reads whole lines; write the column"),
+        ('{ text = "more.txt" }', '{ text = "more.tsv", target_column = 1 }', "reads whole lines; write the column"),
         ('architecture = "decoder"', 'architecture = "encoder-decoder"', 'needs [model] architecture = "decoder"'),
     ],
 )
@@ -349,6 +353,23 @@ def test_settings_of_a_source_are_refused(tmp_path: Path, old: str, new: str, me
     with pytest.raises(RecipeError) as caught:
         load_recipe(str(path))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["more.sgm", "more.xml.gz", "more.tmx", "train.tags.en-de.en"])
+def test_a_text_with_markup_is_refused(tmp_path: Path, name: str) -> None:
+    path = Path(write_project(tmp_path))
+    (tmp_path / name).write_text("<seg>abc</seg>\n")
+    path.write_text(path.read_text().replace("more.txt", name), encoding="utf-8")
+    with pytest.raises(DataError, match=rf"{name}: a language model reads plain text; write it to a file without tags"):
+        prepare(load_recipe(str(path)), tmp_path / "run", mirror=None)
+
+
+def test_a_table_without_columns_is_plain_text(tmp_path: Path) -> None:
+    path = Path(write_project(tmp_path))
+    (tmp_path / "more.txt").rename(tmp_path / "more.tsv")
+    path.write_text(path.read_text().replace("more.txt", "more.tsv"), encoding="utf-8")
+    data = load_recipe(str(path)).data
+    assert list(open_entry(data, data.train[1], Downloader()).target.open()) == ["xyz abc"] * 30
 
 
 def test_a_test_text_without_characters_is_refused_before_the_training(tmp_path: Path) -> None:

@@ -559,6 +559,7 @@ def test_settings_that_do_not_fit_the_episodes(tmp_path: Path, overrides: list[s
     [
         (['data.test=["builtin/synthetic"]'], "leave test out"),
         (['data.train=["builtin/synthetic"]'], "a corpus of episodes is"),
+        (['data.train=[{ text = "a.jsonl", source_column = 2 }]'], "a corpus of episodes is"),
         (["model.positions=sinusoidal"], "positions = .learned"),
         (["model.architecture=encoder-decoder"], "architecture"),
         (["model.head=classes"], "contradicts"),
