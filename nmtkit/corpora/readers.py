@@ -15,6 +15,7 @@
 Lines are bytes with their ends, cut at ``\\n`` only and not checked to be UTF-8.
 """
 
+import codecs
 import io
 import re
 import xml.etree.ElementTree as ElementTree
@@ -114,9 +115,14 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
     columns = [int(column) for column in part.split(",")]
     last = max(columns)
     for number, line in enumerate(read_plain(stream, part, name), start=1):
-        cells = line.removesuffix(b"\n").split(b"\t")
+        # Byte-order mark and carriage return stay only at the ends of the text, where `LineReader` removes them.
+        mark = codecs.BOM_UTF8 if number == 1 and line.startswith(codecs.BOM_UTF8) else b""
+        row = line.removeprefix(mark).removesuffix(b"\n")
+        cells = row.removesuffix(b"\r").split(b"\t")
         if last <= len(cells):
-            yield b"\t".join(cells[column - 1] for column in columns) + b"\n"
+            text = b"\t".join(cells[column - 1] for column in columns)
+            end = b"\r\n" if row.endswith(b"\r") and columns[-1] == len(cells) else b"\n"
+            yield (mark if columns[0] == 1 else b"") + text + end
         elif line.strip(b"\r\n"):
             raise DataError(
                 f"{name}, line {number}: has {len(cells)} column{'s' if len(cells) > 1 else ''}, not {last}; correct "

@@ -106,6 +106,14 @@ class TestColumns:
         assert read("tsv", table, "2,3") == ["one\tuno", "", "two\tdue\r"]
         assert read("tsv", table, "3,1,1")[0] == "uno\t1\t1"
 
+    def test_line_ends_and_byte_order_mark_stand_at_the_ends_of_any_order(self) -> None:
+        table = "\ufeffL\tone\ttwo\r\nM\tthree\tfour\r\n"
+        assert read("tsv", table, "3,2") == ["two\tone", "four\tthree"]
+        assert read("tsv", table, "2,1") == ["one\tL", "three\tM"]
+        assert read("tsv", table, "3,1,3") == ["two\tL\ttwo\r", "four\tM\tfour\r"]
+        assert read("tsv", table, "1,3") == ["\ufeffL\ttwo\r", "M\tfour\r"]  # LineReader removes and counts them
+        assert read("tsv", table, "1") == ["\ufeffL", "M"]
+
     def test_a_line_without_one_of_them_is_named(self) -> None:
         assert fault("tsv", "1\ta\tb\n1\ta\n", "2,3").startswith("FILE, line 2: has 2 columns, not 3; correct the line")
         assert fault("tsv", "1\ta\n", "3,1").startswith("FILE, line 1: has 2 columns, not 3; correct the line")
