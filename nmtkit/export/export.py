@@ -254,6 +254,8 @@ def _readme(manifest: dict[str, Any], kind: str) -> str:
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"
+    limits = ("max_length", "min_length", "no_repeat_ngram", "coverage_penalty")
+    stated = "".join(f", {key} {decoding[key]}" for key in limits if decoding[key])
     lines = [
         f"# {text['source_language']} to {targets}, exported by nmtkit for {manifest['to']}",
         "",
@@ -266,7 +268,7 @@ def _readme(manifest: dict[str, Any], kind: str) -> str:
         *([f"- To be done to each translation after: {detokenizer}"] if "moses-tokenize" in text["normalize"] else []),
         f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "
         f"{decoding['alpha']}, at most {decoding['max_length_ratio']:g} x the source's tokens + "
-        f"{decoding['max_length_offset']}",
+        f"{decoding['max_length_offset']}{stated}",
     ]
     if decoding["length_penalty"] == "wu":
         lines.append("- The library itself knows n^alpha only, not this penalty, ((5 + n) / 6)^alpha")

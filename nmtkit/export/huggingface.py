@@ -254,10 +254,13 @@ def write(folder: Path, loaded: LoadedModel) -> None:
     assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
     # transformers refuses to save a length penalty without a beam.
     penalty = {"length_penalty": 0.0 if decoding.length_penalty == "none" else decoding.alpha}
+    shortest = decoding.min_length + 1 + len(start) if decoding.min_length else 0
     model.generation_config = transformers.GenerationConfig(
         num_beams=decoding.beam,
         **(penalty if decoding.beam > 1 else {}),
         max_length=MAX_LENGTH if decoding.max_length is None else decoding.max_length + 2 + len(start),
+        min_length=shortest,
+        no_repeat_ngram_size=decoding.no_repeat_ngram,
         **ids,
         bad_words_ids=[[theirs(index)] for index in (PAD, BOS, UNK)],
     )
@@ -354,7 +357,7 @@ def _exchanged(ids: Sequence[int], first: Sequence[int]) -> list[int]:
 def search(
     model: "Model", loaded: LoadedModel, sources: Sequence[list[int]], decoding: DecodingConfig
 ) -> list[list[int]]:
-    """Return nmtkit's ids of translations by transformers, with nmtkit's length limits."""
+    """Return nmtkit's ids of translations by transformers, with nmtkit's maximum length and no other constraint."""
     first, start = _first_ids(loaded.model.config), loaded.tokenizer.target_start
     theirs = [first.index(index) for index in range(len(first))]
     by_length: dict[int, list[int]] = {}
@@ -368,6 +371,8 @@ def search(
             attention_mask=torch.ones_like(batch),
             num_beams=decoding.beam,
             max_length=longest_translation(decoding, length) + 2 + len(start),  # with begin and end symbol
+            min_length=0,
+            no_repeat_ngram_size=0,
             forced_bos_token_id=start[0] if start else None,
         )
         for index, output in zip(group, outputs.tolist(), strict=True):

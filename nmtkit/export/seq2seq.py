@@ -9,6 +9,7 @@ nmtkit's special entries come first. Marian has no begin symbol: its decoder rea
 of <s>. The row of nmtkit's <pad> is made up then, and its output bias leaves it no probability.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ _TARGET_RATIO = 2.0
 _NEUTRAL: dict[str, Any] = {
     "do_sample": False, "num_beam_groups": 1, "repetition_penalty": 1.0, "diversity_penalty": 0.0,
     "suppress_tokens": [], "begin_suppress_tokens": [], "sequence_bias": {}, "forced_decoder_ids": [],
+    "min_new_tokens": 0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "penalty_alpha": 0.0,
+    "exponential_decay_length_penalty": None, "force_words_ids": None, "guidance_scale": 1.0, "stop_strings": None,
+    "watermarking_config": None,
 }  # fmt: skip
 """Settings of generation_config.json that nmtkit has not, with the value that means that they are off."""
 
@@ -126,7 +130,7 @@ def read(
     longest = positive_count(path, stated, "max_position_embeddings") - 1
     values = {"longest_source": longest, "target_ratio": 1.0, "multi_sentence_share": 0.0}
     lengths = checked(TrainingLengths, values, path)
-    decoding = _decoding(folder, num_forced=1 if config.decoder_start == "eos" else 0)
+    decoding = _decoding(folder, 1 if config.decoder_start == "eos" else 0, [rows[i] for i in tokenizer.suppressed_ids])
     return ImportedModel(weights, config, tokenizer, decoding, lengths)
 
 
@@ -220,17 +224,23 @@ def _check_rest(file: Path, rest: dict[str, Tensor], config: ModelConfig) -> Non
                 raise ModelError(f"{file}: {name} does not hold sinusoids; learned positions cannot be imported")
 
 
-def _decoding(folder: Path, num_forced: int) -> DecodingConfig:
+def _decoding(folder: Path, num_forced: int, suppressed: Sequence[int]) -> DecodingConfig:
     """Return the search settings of generation_config.json, or of config.json in older folders.
 
-    Each translation begins with ``num_forced`` tokens that are no part of it.
+    Each translation begins with ``num_forced`` tokens that are no part of it. nmtkit never generates those of the ids
+    ``suppressed``, which are theirs.
     """
     path = folder / "generation_config.json"
     path = path if path.is_file() else folder / "config.json"
     counts = dict.fromkeys(("num_beams", "max_length", "max_new_tokens", "min_length", "no_repeat_ngram_size"), 0)
-    read_json(path, {**{f"{key}?": int for key in counts}, "length_penalty?": float | int})
+    read_json(path, {**{f"{key}?": int for key in counts}, "length_penalty?": float | int, "bad_words_ids?": list})
     search = counts | {key: value for key, value in read_json(path, dict).items() if value is not None}
-    if ignored := [key for key, off in _NEUTRAL.items() if search.get(key, off) != off]:
+    ignored = [key for key, off in _NEUTRAL.items() if search.get(key, off) != off]
+    if any(words not in [[index] for index in suppressed] for words in search.get("bad_words_ids", [])):
+        ignored.append("bad_words_ids")
+    if not num_forced and "forced_bos_token_id" in search:  # elsewhere it is the language, which `translate` chooses
+        ignored.append("forced_bos_token_id")
+    if ignored:
         log.warning("%s: nmtkit has no counterpart of %s; left out", path, ", ".join(ignored))
     # transformers counts forced tokens and the end symbol, and except in max_new_tokens the symbol at the beginning.
     most = search["max_new_tokens"] + 1 if search["max_new_tokens"] else search["max_length"]

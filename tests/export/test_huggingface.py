@@ -139,6 +139,21 @@ def test_every_search_of_a_recipe_is_exported(tmp_path: Path, norm: str, decodin
     assert stated.get("length_penalty") == (0.0 if decoding["beam"] == 2 else None)
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_limits_of_a_recipe_are_exported_named_and_off_in_the_check(tmp_path: Path, norm: str) -> None:
+    limits = {"max_length": 12, "min_length": 7, "no_repeat_ngram": 1}
+    run = make_run(tmp_path / "mine", encoder_layers=1, norm=norm, decoding={"beam": 1, **limits})
+    folder, manifest = export(run, "huggingface")
+    assert manifest["parity"]["greedy"]["lines"] == len(VALID)
+    stated = read_json(folder / "generation_config.json")
+    assert [stated[key] for key in ("max_length", "min_length", "no_repeat_ngram_size")] == [14, 8, 1]
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert "x the source's tokens + 5, max_length 12, min_length 7, no_repeat_ngram 1\n" in readme
+    model, tokenizer = huggingface.load(folder)
+    [ids] = model.generate(**tokenizer(VALID[:1], return_tensors="pt")).tolist()
+    assert 8 <= len(ids) <= 14 and len(set(ids)) == len(ids)
+
+
 def test_the_classes_that_transformers_chooses_itself_are_those_of_the_export(run: Path, exported: Path) -> None:
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
     is_pre = load_model(run / "averaged").model.config.norm == "pre"

@@ -4,6 +4,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +401,10 @@ def test_generation_settings_become_decoding_settings(tmp_path: Path, kind: str)
     assert (decoding.beam, decoding.length_penalty, decoding.alpha, decoding.no_repeat_ngram) == (6, "length", 0.5, 3)
     forced = 1 if kind == "m2m100" else 0  # transformers counts the language, and the symbols at both ends
     assert (decoding.max_length, decoding.min_length) == (48 - forced, 3 - forced)
+    (tmp_path / "back").mkdir()
+    loaded = load_model(tmp_path / "ours")
+    huggingface.write(tmp_path / "back", replace(loaded, tokenizer=loaded.tokenizer.in_direction("de", "en")))
+    assert stated.items() <= read_json(tmp_path / "back" / "generation_config.json").items()
     changed_json(folder / "generation_config.json", max_new_tokens=20, length_penalty=None)
     import_model(folder, tmp_path / "ours")
     decoding = Translator.load(tmp_path / "ours").decoding
@@ -421,12 +426,19 @@ def test_settings_without_a_counterpart_are_named(
 ) -> None:
     folder = tmp_path / "marian"
     shutil.copytree(marian, folder)
-    changed_json(folder / "generation_config.json", repetition_penalty=1.3, do_sample=True, num_beam_groups=1)
-    with caplog.at_level("WARNING", "nmtkit"):
-        import_model(folder, tmp_path / "ours")
-    assert [record.getMessage().split(": ", 1)[1] for record in caplog.records] == [
-        "nmtkit has no counterpart of do_sample, repetition_penalty; left out"
-    ]
+    ids = read_json(folder / "vocab.json")
+    never = [[ids["<pad>"]], [ids["<unk>"]]]
+    off = {"num_beam_groups": 1, "encoder_repetition_penalty": 1.0, "penalty_alpha": 0.0, "force_words_ids": None}
+    changed = {"do_sample": True, "repetition_penalty": 1.3, "min_new_tokens": 3, "encoder_no_repeat_ngram_size": 2,
+               "exponential_decay_length_penalty": [9, 1.1], "bad_words_ids": [*never, [9, 10]],
+               "forced_bos_token_id": 9}  # fmt: skip
+    for settings, named in (({**off, "bad_words_ids": never}, []), ({**off, **changed}, [", ".join(changed)])):
+        caplog.clear()
+        changed_json(folder / "generation_config.json", **settings)
+        with caplog.at_level("WARNING", "nmtkit"):
+            import_model(folder, tmp_path / "ours")
+        messages = [record.getMessage().split(": ", 1)[1] for record in caplog.records]
+        assert messages == [f"nmtkit has no counterpart of {names}; left out" for names in named]
 
 
 # ---- languages
