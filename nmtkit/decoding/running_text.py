@@ -281,4 +281,7 @@ class Generator:
             log.warning(
                 "the text ends after %s: --no-repeat-ngram forbids every further token",
                 counted(len(generated), "token"),
+        if not is_sampled:
+            # At the maximum length, the end symbol is no part of the text.
+            hypotheses.sort(key=lambda found: -math.fsum(found.token_log_probs[:num_tokens]))
             )

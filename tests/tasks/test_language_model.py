@@ -293,6 +293,20 @@ def test_odd_texts(tmp_path: Path, texts: dict[str, Any], message: str | None) -
             prepare(recipe, tmp_path / "run")
 
 
+def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -> None:
+    loaded = load_model(find_model(trained))
+    for prompt in ("abc", "klm", "x", "fghij\n"):
+        log_probs = []
+        for text in Generator(loaded, 16, DecodingConfig(beam=4)).continuations(prompt, 4, None, count=4):
+            stored = (prompt + text).replace("\n", "\ufdd2").replace("\t", "\ufdd3")
+            ids = loaded.tokenizer.encode([stored], "target")[0]
+            states = loaded.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
+            steps = torch.log_softmax(loaded.model.logits(states), 2)[0, -5:-1]
+            log_probs.append(float(steps.gather(1, torch.tensor(ids[-4:])[:, None]).sum()))
+        assert len(log_probs) == 4
+        assert log_probs == sorted(log_probs, reverse=True), prompt
+
+
 def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
     from nmtkit.model_folder import LoadedModel
     from nmtkit.text.tokenizer import Tokenizer
