@@ -2,7 +2,7 @@
 
     line -> sentences -> normalised -> ids -> segments (what is too long is cut) -> search_segments -> text of each line
 
-Sentences whose translation lacks terms of the glossary or kept spans are searched again, where these are required.
+Sentences whose best translation lacks terms of the glossary or kept spans are searched again, with these required.
 The engines are `Translator` (translator.py, torch) and `CTranslate2Translator`. Nothing here imports torch.
 """
 
@@ -355,14 +355,14 @@ class Engine(ABC):
     ) -> dict[int, list[Translation]]:
         """Return the translations of each segment; see `translations`.
 
-        Segments whose translations lack a term or span are searched again, with these as constraints. A translation
-        that contains them by itself is better, as all hypotheses of its beam are.
+        Segments whose best translation lacks a term or span are searched again, with these as constraints. A
+        translation that contains them by itself is better, as all hypotheses of its beam are.
         """
         translated: dict[int, list[Translation]] = {}
         chosen, rounds = dict(enumerate(segments)), 2 if any(segment.wanted for segment in segments) else 1
         for number in range(rounds):
             if number == 1:
-                again = (index for index in chosen if any(found.missing for found in translated[index]))
+                again = (index for index in chosen if translated[index][0].missing)
                 changed = ((index, self._constrained(segments[index], translated[index], request)) for index in again)
                 chosen = {index: segment for index, segment in changed if segment != segments[index]}
                 if not chosen:

@@ -352,6 +352,21 @@ def test_a_translation_that_holds_its_terms_anyway_stays_as_it_is(tokenizer: Tok
 
 
 def test_spans_are_kept_and_what_the_vocabulary_cannot_write_is_missing() -> None:
+def test_the_best_translation_with_a_term_does_not_depend_on_the_number_of_translations(tokenizer: Tokenizer) -> None:
+    changed = 0
+    for seed in range(1, 4):
+        translator = translator_of(tokenizer, model_for(tokenizer, seed=seed), beam=4)
+        for line, _ in TEXT:
+            [[free]] = translator.translations([line], Request())
+            request = Request(glossary=Glossary([(line.split()[1], free.text.split()[-1])]))
+            [[one]], [four] = (
+                translator.translations([line], dataclasses.replace(request, n_best=count)) for count in (1, 4)
+            )
+            assert (four[0].text, four[0].score) == (one.text, pytest.approx(one.score))
+            changed += any(found.missing for found in four)
+    assert changed  # else the test could not fail
+
+
     pairs = [("The dog sees 12 cats (34).", "Der Hund sieht 12 Katzen (34)."), ("See a@b.de, 56.", "Siehe a@b.de, 56.")]
     tokenizer = Tokenizer.learn(data_config(vocab_size=60), lambda: pairs)
     translator = translator_of(tokenizer, model_for(tokenizer), beam=4, max_length_offset=20)
