@@ -62,11 +62,7 @@ class Api:
         self._seconds = Histogram(
             "nmtkit_request_seconds", "Time to the answer.", ["path", "status"], registry=queue.registry
         )
-        # Beam 0: with CTranslate2, the page offers neither several translations nor an alignment.
-        beams = [
-            [*pair, 0 if isinstance(engine, CTranslate2Translator) else engine.decoding.beam]
-            for pair, (engine, _) in directions.items()
-        ]
+        beams = [[*pair, self._most_translations(engine)] for pair, (engine, _) in directions.items()]
         settings = {"directions": beams, "maxCharacters": limits.characters, "needsKey": bool(keys)}
         targets: dict[str, list[str]] = {}
         for source, target in directions:
@@ -83,6 +79,12 @@ class Api:
             "/metrics": ("GET", True, self._metrics),
             "/translate": ("POST", False, self._translate),  # where the key may be a field
         }
+
+    def _most_translations(self, engine: Engine) -> int:
+        """Return how many translations the page offers; 0: nor an alignment, which CTranslate2 does not have either."""
+        if isinstance(engine, CTranslate2Translator):
+            return 0
+        return 1 if "target" in engine.tokenizer.context_sides else min(engine.decoding.beam, self._limits.beam)
 
     async def respond(self, request: Request) -> Response:
         """Return the answer to a request; errors are answers, too."""

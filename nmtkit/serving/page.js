@@ -44,10 +44,10 @@ async function translate() {
   request = new AbortController();
   output.ariaBusy = "true";
   try {
+    const fields = {q, source: from, target: to, alignment: beam > 0, n_best: Number(count.value), api_key: key.value};
     const response = await fetch("translate", {
-      method: "POST", signal: request.signal,
-      body: JSON.stringify({q, source: from, target: to, alignment: beam > 0, n_best: Number(count.value)}),
-      headers: {"Content-Type": "application/json", ...(key.value && {Authorization: `Bearer ${key.value}`})},
+      method: "POST", signal: request.signal, body: JSON.stringify(fields),
+      headers: {"Content-Type": "application/json"},
     });
     const answer = await response.json();
     if (response.ok) return show(q, answer);
@@ -105,7 +105,9 @@ document.addEventListener("selectionchange", () => {
 for (const [element, kind, action] of [[text, "input", later], [key, "input", later], [count, "change", later],
   [source, "change", choose], [target, "change", choose]]) element.addEventListener(kind, action);
 swap.addEventListener("click", () => {
+  const from = source.value;
   [source.value, text.value] = [target.value, output.textContent];
+  fill(target, [from]);
   choose();
 });
 key.parentElement.hidden = !settings.needsKey;

@@ -215,7 +215,7 @@ class Shouting(Engine):
         self.gate.set()
         self.calls: list[list[str]] = []
         self.decoding = DecodingConfig()
-        self.tokenizer: Any = SimpleNamespace(context=0)
+        self.tokenizer: Any = SimpleNamespace(context=0, context_sides=())
         self.before_step = lambda: None
 
     def check_search(self, request: TranslationRequest) -> None:

@@ -37,6 +37,14 @@ def test_a_beam_beyond_the_limit_is_refused(server: Server) -> None:
         assert server.post("x", **fields).error == "beam, n_best: at most 5 on this server"
 
 
+def test_the_page_offers_no_more_translations_than_the_server_gives() -> None:
+    engine = Shouting()
+    for sides, expected in (((), 2), (("source",), 2), (("source", "target"), 1)):
+        engine.tokenizer.context_sides = sides
+        with serving_engine(engine, beam=2) as server:
+            assert f'["en","de",{expected}]' in server.get("/").body.decode()
+
+
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Server) -> None:
     with server.client() as client:  # stated, and never sent
         client.send(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")

@@ -35,7 +35,7 @@ def engine() -> Reversing:
 
 @pytest.fixture(scope="module")
 def server(engine: Reversing) -> Iterator[Server]:
-    pairs = (("en", "de"), ("de", "en"), ("en", "fr"), ("en", "eng_Latn"))
+    pairs = (("en", "de"), ("de", "en"), ("en", "fr"), ("en", "eng_Latn"), ("fr", "en"))
     with serving(lambda: dict.fromkeys(pairs, (engine, TranslationRequest()))) as running:
         yield running
 
@@ -209,15 +209,17 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(page: Page) -> Non
 
 
 def test_the_languages_are_those_of_the_server_and_can_be_swapped(page: Page) -> None:
-    assert page.texts("#source option") == ["English", "German"]
+    assert page.texts("#source option") == ["English", "German", "French"]
     assert page.texts("#target option") == ["German", "French", "eng_Latn"]
     page.type("the dog")
     page.wait_for("#output", "DOG THE")
     page.element("#swap").click()
     page.wait_for("#output", "THE DOG")
     assert page.script("[source.value, target.value, text.value]") == ["de", "en", "DOG THE"]
-    page.choose("#source", "en")
-    page.choose("#target", "fr")
+    page.choose("#source", "fr")
+    page.element("#swap").click()
+    assert page.script("[source.value, target.value]") == ["en", "fr"]
+    page.choose("#target", "eng_Latn")
     assert page.script("swap.disabled")
 
 
@@ -302,11 +304,11 @@ def test_a_new_text_ends_the_request_for_the_old_one(page: Page, engine: Reversi
 
 def test_faults_are_shown_and_a_busy_server_is_tried_again(browser: Any) -> None:
     engine = Reversing()
-    with serving_engine(engine, waiting=1, keys=["0123456789abcdef"]) as server:
+    with serving_engine(engine, waiting=1, keys=["0123456789abcdef", "schlüssel-der-zweite"]) as server:
         page = Page(browser, server)
         page.type("the dog")
         page.wait_for("#status", "a valid API key is needed")
-        page.element("#key").send_keys("0123456789abcdef")
+        page.element("#key").send_keys("schlüssel-der-zweite")
         page.wait_for("#output", "DOG THE")
         assert page.text("#status") == ""
         engine.gate.clear()
