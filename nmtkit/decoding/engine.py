@@ -158,6 +158,7 @@ class Translation:
         is_cut: only the first tokens of the source were read.
         is_mended: the output of the model was no tree over the source words and was repaired; None for text.
         source_pieces: source tokens of all segments, which the indices of ``alignment`` refer to.
+        source_is_context: for each of them, True if it is of the sentences before the segment.
         probabilities: of each label, or for choice of each answer by its number; {} for a number, None for text.
     """
 
@@ -174,6 +175,7 @@ class Translation:
     is_cut: bool = False
     is_mended: bool | None = None
     source_pieces: tuple[str, ...] | None = None
+    source_is_context: tuple[bool, ...] = ()
     missing: tuple[str, ...] = ()
     probabilities: dict[str, float] | None = None
 
@@ -617,6 +619,7 @@ def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: boo
         token_log_probs=tuple(value for part in parts for value in part.token_log_probs),
         alignment=tuple(alignment[:-1]) if has_alignment else None,
         source_pieces=tuple(piece for part in parts for piece in part.source_pieces or ()) if has_alignment else None,
+        source_is_context=tuple(is_context for part in parts for is_context in part.source_is_context),
         hit_limit=any(part.hit_limit for part in parts),
         parts=len(parts),
         is_short=any(part.is_short for part in parts),

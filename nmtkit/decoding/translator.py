@@ -236,4 +236,7 @@ class Translator(Engine):
             alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
             source_pieces=None if attention is None else tuple(self.tokenizer.pieces(segment.ids, "source")),
             is_unsatisfied=not (begins and all(contains(ids, phrase) for phrase in segment.required)),
+            source_is_context=()
+            if attention is None
+            else tuple(position < segment.context for position in range(len(segment.ids))),
         )

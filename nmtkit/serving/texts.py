@@ -38,7 +38,8 @@ class Text:
             joined.append("".join(chain(*zip(shown, self._between, strict=True))))
         alignment, offsets = [], (0, 0)
         for (line, _), (best, *_), end in zip(self.lines, translations, self._between, strict=True):
-            sources = spans(line, best.source_pieces or (), offsets[0])
+            read = zip_longest(best.source_pieces or (), best.source_is_context)
+            sources = spans(line, ["" if is_context else piece for piece, is_context in read], offsets[0])
             targets = spans(best.text, best.pieces, offsets[1])
             pairs = [(sources[index], target) for index, target in zip(best.alignment or (), targets, strict=False)]
             alignment += [[*source, *target] for source, target in pairs if source and target]

@@ -143,6 +143,23 @@ def test_a_model_with_context_reads_the_lines_of_a_text_as_a_document_of_its_own
         assert server.translated(texts) == expected
 
 
+def test_with_context_subwords_are_aligned_with_those_of_their_own_line(tmp_path: Path) -> None:
+    model = make_run(tmp_path / "run", context=1)
+    translator, expected = Translator.load(model), set()
+    found = translator.translations(TEXT, TranslationRequest(attention=True))
+    for number, (line, [best]) in enumerate(zip(TEXT, found, strict=True)):
+        num_before = len(best.source_pieces or ()) - len(translator.tokenizer.encode([line], "source")[0])
+        for index, piece in zip(best.alignment or (), best.pieces, strict=True):
+            names = [each.replace("\u2581", "") for each in ((best.source_pieces or ())[index], piece)]
+            expected |= {(number, *names)} if index >= num_before and all(names) else set()
+    with serving(lambda: load_directions([model], "auto", "float32", "cpu", 1)) as server:
+        answer = server.post("\n".join(TEXT), alignment=True).json
+    text, translation = "\n".join(TEXT), answer["translatedText"]
+    numbered = {(text[:a].count("\n"), text[a:b], translation[c:d]) for a, b, c, d in answer["alignment"]}
+    assert numbered == expected
+    assert len(expected) > 20
+
+
 def test_the_engine_is_as_named_and_both_give_the_same_greedy_translations(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     from nmtkit.export.export import export
