@@ -202,11 +202,12 @@ class ForcedDecoder:
 
         Args:
             batch_tokens: maximum source or hypothesis tokens per batch, with padding.
-            max_tokens: maximum length; only the first tokens of a longer source or hypothesis are used. Of documents,
-                as many tokens are used as the model reads in translation.
+            max_tokens: maximum length, without the tokens with which the decoder has to begin; only the first tokens of
+                a longer source or hypothesis are used. Of documents, as many as the model reads in translation.
             unscored: number of tokens at the beginning of each hypothesis that are its context; None: 0.
 
         Raises:
+        most_scored = self._limit(max_tokens + len(self.tokenizer.target_start))
             ModelError: a probability is not a number.
         """
         limit = self._limit(max_tokens)
@@ -216,7 +217,7 @@ class ForcedDecoder:
         elif self._lengths is not None and self._lengths.max_source_tokens:
             most_read = min(limit, self._lengths.max_source_tokens)
         sides = zip(sources, hypotheses, strict=True)
-        pairs = [(source[:most_read], hypothesis[:limit]) for source, hypothesis in sides]
+        pairs = [(source[:most_read], hypothesis[:most_scored]) for source, hypothesis in sides]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
         longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=self._is_joined)  # positions of each pair
@@ -231,13 +232,14 @@ class ForcedDecoder:
         for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True)):
             remarks = []
             begin = unscored[index] if unscored else 0
-            for name, tokens, most in (("source", source, most_read), ("hypothesis", hypothesis[begin:], limit)):
+            own = (("source", source, most_read), ("hypothesis", hypothesis[begin:], most_scored - begin))
+            for name, tokens, most in own:
                 if not tokens:
                     remarks.append(f"empty_{name}")
                 elif len(tokens) > most:
                     remarks.append(f"cut_{name}")
             # A hypothesis that was cut has no end symbol.
-            ids = tuple(hypothesis[:limit]) if len(hypothesis) > limit else (*hypothesis, EOS)
+            ids = tuple(hypothesis[:most_scored]) if len(hypothesis) > most_scored else (*hypothesis, EOS)
             scores.append(ForcedScore(ids[begin:], tuple(log_probs[index][begin : len(ids)]), tuple(remarks)))
         return scores
 

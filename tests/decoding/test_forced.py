@@ -217,6 +217,20 @@ def test_of_a_line_that_is_too_long_the_first_tokens_count(tokenizer: Tokenizer)
     assert whole.ids == (*hypothesis, EOS)
 
 
+def test_the_language_that_a_decoder_begins_with_does_not_count(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "target_start", (5,))
+    decoder, [pair] = decoder_of(tokenizer), TEXT[:1]
+    ids = tokenizer.encode([pair[1]], "target")[0]
+    for limit in (len(ids), len(ids) - 1, 1):
+        [score] = decoder.score([pair], max_tokens=limit)
+        is_cut = limit < len(ids)
+        assert score.ids == (tuple(ids[:limit]) if is_cut else (*ids, EOS))
+        assert score.remarks[-1:] == (("cut_hypothesis",) if is_cut else ())
+        assert math.isfinite(score.perplexity)
+
+
 def test_learned_positions_are_a_limit(tokenizer: Tokenizer) -> None:
     model = model_for(tokenizer, positions="learned", max_positions=8)
     pair = ("The dog", "Eine Katze sieht den Hund!")
