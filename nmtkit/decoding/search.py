@@ -126,7 +126,7 @@ class SearchOptions:
         beside: keep finished hypotheses beside the beam.
         coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the tokens of the source, of
             log(min(total attention to the token, 1)) is added to a score.
-        source_lengths: tokens of each source with its end symbol; needed for attention.
+        source_lengths: tokens of each source that the model reads, mostly with the end symbol; needed for attention.
         first: token that the model reads first, per sentence; by default the begin symbol.
         before_step: called before each step; an exception from it ends the search.
     """

@@ -75,6 +75,7 @@ class Translator(Engine):
             else StepDecoder(model, _DTYPES[precision])
             for model in models
         ]
+        self._reads_no_end = all(isinstance(decoder, JoinedStepDecoder) for decoder in self._decoders)
         self.precision = precision
         self.device = self._device.type
         self._generates_context = "target" in tokenizer.context_sides
@@ -187,7 +188,7 @@ class Translator(Engine):
             beside=self.decoding.finished == "beside" and select is best_continuations,
             coverage=self.decoding.coverage_penalty,
             keep_attention=request.attention,
-            source_lengths=lengths,
+            source_lengths=[length - self._reads_no_end for length in lengths],
             before_step=self.before_step,
         )
         source = pad([segment.ids for segment in segments], end=EOS).to(self._device)
@@ -233,10 +234,10 @@ class Translator(Engine):
             log_prob=log_prob,
             score=score,
             token_log_probs=token_log_probs,
-            alignment=None if attention is None else tuple(attention[:-1, :-1].argmax(1).tolist()),
+            alignment=None if attention is None else tuple(attention[:-1, : len(segment.ids)].argmax(1).tolist()),
             source_pieces=None if attention is None else tuple(self.tokenizer.pieces(segment.ids, "source")),
-            is_unsatisfied=not (begins and all(contains(ids, phrase) for phrase in segment.required)),
             source_is_context=()
             if attention is None
             else tuple(position < segment.context for position in range(len(segment.ids))),
+            is_unsatisfied=not (begins and all(contains(ids, phrase) for phrase in segment.required)),
         )

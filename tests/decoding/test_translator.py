@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.engine import Batching, Sampling, Segment, Translation
 from nmtkit.decoding.engine import TranslationRequest as Request
@@ -23,13 +23,14 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.decoding.wanted import Wanted, mended
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.attention_weights import attention_weights
+from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
-from tests.decoding.models import TEXT, data_config, model_for
+from tests.decoding.models import TEXT, TINY, data_config, model_for
 
 LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog, a cat?", "a a a a"]
 
@@ -351,7 +352,6 @@ def test_a_translation_that_holds_its_terms_anyway_stays_as_it_is(tokenizer: Tok
     assert free_told == [1.0]
 
 
-def test_spans_are_kept_and_what_the_vocabulary_cannot_write_is_missing() -> None:
 def test_the_best_translation_with_a_term_does_not_depend_on_the_number_of_translations(tokenizer: Tokenizer) -> None:
     changed = 0
     for seed in range(1, 4):
@@ -367,6 +367,7 @@ def test_the_best_translation_with_a_term_does_not_depend_on_the_number_of_trans
     assert changed  # else the test could not fail
 
 
+def test_spans_are_kept_and_what_the_vocabulary_cannot_write_is_missing() -> None:
     pairs = [("The dog sees 12 cats (34).", "Der Hund sieht 12 Katzen (34)."), ("See a@b.de, 56.", "Siehe a@b.de, 56.")]
     tokenizer = Tokenizer.learn(data_config(vocab_size=60), lambda: pairs)
     translator = translator_of(tokenizer, model_for(tokenizer), beam=4, max_length_offset=20)
@@ -740,6 +741,23 @@ def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair
     assert len(seen) > 3
     [[empty]] = requested(tokenizer, Request(attention=True), [""])
     assert (empty.alignment, empty.source_pieces) == ((), ())
+
+
+@pytest.mark.parametrize("architecture", ["encoder-decoder", "decoder"])
+def test_a_coverage_penalty_is_a_sum_over_the_tokens_that_the_model_reads(
+    tokenizer: Tokenizer, architecture: str
+) -> None:
+    torch.manual_seed(1)
+    sizes = ModelConfig.model_validate({**TINY, "architecture": architecture})
+    model = build_model(sizes, tokenizer.vocab_size("source"), tokenizer.vocab_size("target")).double().eval()
+    translator = translator_of(tokenizer, model, beam=2, coverage_penalty=0.2, length_penalty="none")
+    entries = tokenizer.entries("target")
+    for [best] in translator.translations([line for line, _ in TEXT], Request(attention=True)):
+        source = [tokenizer.entries("source").index(piece) for piece in best.source_pieces or ()]
+        target = [BOS, *(entries.index(piece) for piece in best.pieces)]
+        weights = attention_weights(model, torch.tensor([[*source, EOS]]), torch.tensor([target])).cross[-1].mean(0)
+        covered = (weights / weights.sum(1, keepdim=True)).sum(0).clamp(max=1.0)
+        assert best.score == pytest.approx(best.log_prob + 0.2 * float(covered.log().sum()), abs=1e-6)
 
 
 def test_the_numbers_of_a_cut_line_are_sums_over_its_parts(tokenizer: Tokenizer) -> None:
