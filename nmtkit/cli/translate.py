@@ -307,6 +307,7 @@ def translate_stream(
                     advance(done, note=console.counted(done, "line"))
 
             written = job.translate(window, reader.invalid_lines, show_progress)
+            job.report_unmet(window.lines, written.status)
             shown = console.visible if output is None and result.isatty() else str
             result.write("".join(f"{shown(line)}\n" for line in written.output))
             if write_status is not None:

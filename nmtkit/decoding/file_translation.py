@@ -161,7 +161,7 @@ class TranslationJob:
         required: phrases that the translation of each line must contain, separated by tabs.
         minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
         kept: number of samples to choose.
-        cut: numbers of the lines so far of which the model has read only the first tokens.
+        cut: numbers of the lines reported so far of which the model has read only the first tokens.
     """
 
     engine: Engine
@@ -193,6 +193,18 @@ class TranslationJob:
             if fault := self.engine.task.source_fault(line):
                 raise DataError(f"{reader.name}, line {number}: {fault}")
             yield line
+
+    def report_unmet(self, lines: Iterable[str], statuses: Iterable[str]) -> None:
+        """Log the lines that lack something required, by their status lines, and note those that were cut."""
+        unsatisfied = []
+        for line, status in zip(lines, statuses, strict=False):  # a file may grow meanwhile
+            found = json.loads(status)
+            if "cut" in found["status"]:
+                self.cut.append(found["line"])
+            if "unmet" in found["status"] and self.engine.task.words(line):
+                unsatisfied.append(found["line"])
+        if unsatisfied:
+            log.warning("a required prefix, phrase, term or span is missing in %s", console.listed(unsatisfied))
 
     def report_cut(self) -> None:
         """Log the lines of which only the first tokens were read."""
@@ -257,17 +269,11 @@ class TranslationJob:
                 advance(0.5 + 0.5 * (index + 1) / len(results))
         written = Written([], [])
         invalid = set(invalid_lines[bisect.bisect_left(invalid_lines, window.first_line) :])
-        unsatisfied, is_number = [], self.engine.tokenizer.label_type == "number"
+        is_number = self.engine.tokenizer.label_type == "number"
         for number, (source, translations) in enumerate(zip(window.lines, results, strict=True), window.first_line):
             written.output.extend(format_output(self.output, number, source, translations, is_number=is_number))
             status = line_status(source, translations[0], invalid_utf8=number in invalid)
             written.status.append(json_line({"line": number, "status": status}).rstrip("\n"))
-            if translations[0].is_cut:
-                self.cut.append(number)
-            if translations[0].is_unsatisfied and self.engine.task.words(source):
-                unsatisfied.append(number)
-        if unsatisfied:
-            log.warning("a required prefix, phrase, term or span is missing in %s", console.listed(unsatisfied))
         return written
 
 
@@ -395,6 +401,11 @@ class Parts:
             with write_atomically(self._file(number, kind)) as file:
                 file.writelines(f"{line}\n" for line in lines)
 
+    def statuses(self, count: int) -> Iterator[str]:
+        """Yield the status lines of all windows."""
+        for number in range(count):
+            yield from self._file(number, "status").read_text(encoding="utf-8").splitlines()
+
     def join(self, count: int, outputs: Sequence[tuple[str, Path]]) -> None:
         """Join all windows of each kind ("output", "status") in ``outputs`` to its file, and remove the folder."""
         for kind, path in outputs:
@@ -488,8 +499,8 @@ def translate_file(
             parts.wait_for(count)  # without a time limit, which the exchange below has
         if workers:
             workers.wait()
-            job.cut[:] = sorted(workers.gather(job.cut))
         if rank == 0:
+            job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])])
             job.report_cut()
     return reader, source_sha256

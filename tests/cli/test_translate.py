@@ -769,14 +769,18 @@ class TestGoingOn:
     def test_several_processes_share_a_file_and_change_nothing(
         self, model: Path, tmp_path: Path, expected: list[str]
     ) -> None:
-        (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 60))
+        text = [*sentences(40, seed=2) * 60, "the cat 1"]
+        (tmp_path / "in.txt").write_bytes(as_bytes(text))
         files = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--status", tmp_path / "status")
-        done = run_forked("translate", model, *files, "--processes", 2, "--threads", 1, "--beam", 1)
+        options = ("--processes", 2, "--threads", 1, "--beam", 1, "--keep", "numbers")
+        done = run_forked("translate", model, *files, *options)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
         greedy = Translator.load([model])
         greedy.decoding = greedy.decoding.model_copy(update={"beam": 1})
-        assert (tmp_path / "out.txt").read_bytes() == as_bytes(greedy.translate(sentences(40, seed=2)) * 60)
-        assert len((tmp_path / "status").read_bytes().splitlines()) == 2400
+        translated = greedy.translate(text[:40]) * 60 + greedy.translate(text[-1:])
+        assert (tmp_path / "out.txt").read_bytes() == as_bytes(translated)
+        assert len((tmp_path / "status").read_bytes().splitlines()) == 2401
+        assert "warning: a required prefix, phrase, term or span is missing in line 2401\n" in done.stderr
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt", "status"]
 
     def test_where_no_file_can_be_written_it_is_told_before_anything_is_translated(

@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,19 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.decoding import file_translation as streams
+from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.file_translation import (
     Parts,
+    TranslationJob,
     Window,
     Written,
     as_they_come,
     equal_windows,
+    translate_file,
     translate_windows,
     windows,
 )
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, remove_folder, write_json
+from nmtkit.text.tokenizer import Tokenizer
+from tests.decoding.models import model_for
 
 
 def test_windows_hold_all_lines_in_order_and_know_their_numbers() -> None:
@@ -167,6 +175,30 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
     again.join(translate_windows(LINES, work, again), [("output", tmp_path / "out")])
     assert numbers == [2, 3]
     assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    (tmp_path / "in").write_text("The dog 7\n\nA cat\nThe small dog sees the dog 8\n")
+    lengths = TrainingLengths(longest_source=6, target_ratio=1.0, multi_sentence_share=0.5, max_source_tokens=6)
+    decoding = DecodingConfig(beam=1, max_length_offset=3)
+    translator = Translator([model_for(tokenizer)], tokenizer, decoding, lengths=lengths)
+
+    def translate() -> None:
+        job = TranslationJob(translator, TranslationRequest(keep=("numbers",)))
+        translate_file(job, tmp_path / "in", tmp_path / "out", window_lines=1)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Parts, "wait_for", lambda *arguments: sys.exit(143))
+        translate()
+    assert caplog.messages == []
+    translate()
+    assert caplog.messages[-2:] == [
+        "a required prefix, phrase, term or span is missing in 2 lines: 1, 4",
+        "cut to the tokens that the model reads: line 4",
+    ]
 
 
 def test_every_process_has_as_many_windows_of_about_as_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
