@@ -76,7 +76,7 @@ class Classifier(Engine):
             outputs = []
             for model in self._models:
                 states = model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths))
-                output = model.label_output(states, batch.last, batch.example, len(chosen)).double()
+                output = model.label_output(states, batch.last, batch.example, len(chosen)).cpu().double()
                 outputs.append(output if model.config.head == "number" else output.softmax(1))
             mean = torch.stack(outputs).mean(0)
             if not mean.isfinite().all():

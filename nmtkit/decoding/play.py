@@ -303,7 +303,7 @@ class _Player:
 
         output, values = predict()
         if values is not None:
-            probabilities = values[:, -1].double().softmax(-1)[:, : len(self._facts.values)].cpu().numpy()
+            probabilities = values[:, -1].cpu().double().softmax(-1)[:, : len(self._facts.values)].numpy()
             for episode, row in zip(episodes, probabilities, strict=True):
                 episode.values.append(row.tolist())
             if self._is_predicted:
@@ -319,7 +319,7 @@ class _Player:
             raise ModelError("the model's output is not finite: its weights are damaged or its training diverged")
         if is_vector:
             return output[:, -1].cpu().tolist()
-        found = self._sampled(output[:, -1].double().softmax(-1).cpu().numpy(), randoms)
+        found = self._sampled(output[:, -1].cpu().double().softmax(-1).numpy(), randoms)
         return [index + len(SPECIAL_PIECES) for index in found]
 
     def _sampled(self, weights: npt.NDArray, randoms: Sequence[np.random.Generator]) -> list[int]:

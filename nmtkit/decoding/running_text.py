@@ -86,7 +86,7 @@ def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextSc
         chosen = [ids[start : start + size] for start, size in zip(starts[first:stop], sizes[first:stop], strict=True)]
         batch = batch_of_texts(np.concatenate(chosen), sizes[first:stop])
         log_probs = token_log_probs([loaded.model], batch.to(device))
-        total -= float(log_probs.double().sum())
+        total -= float(log_probs.cpu().double().sum())
     characters = sum(len(line) + 1 for line in lines)
     return TextScore(total, len(ids) - 1, sum(len(line.split()) for line in lines), characters, int((ids == UNK).sum()))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.search import Candidates, CandidateSelection
+from nmtkit.distributed.workers import widest_float
 
 Utility = Callable[[str, str], float]
 """The quality of a hypothesis, given a reference; higher is better."""
@@ -31,8 +32,9 @@ def sampled_continuations(seeds: Sequence[tuple[int, ...]], sampling: Sampling) 
             origins = torch.zeros_like(origins)
         rows = torch.arange(len(sentences), device=step.device)[:, None]
         likely = _truncated(step / sampling.temperature, sampling.top_k, sampling.top_p)  # [sentences, live, vocab]
-        cumulative = likely.double().softmax(2).cumsum(2)[rows, origins]  # [sentences, beam, vocab]
-        uniform = torch.from_numpy(np.stack([generators[sentence].random(beam) for sentence in sentences]))
+        dtype = widest_float(step.device)
+        cumulative = likely.to(dtype).softmax(2).cumsum(2)[rows, origins]  # [sentences, beam, vocab]
+        uniform = torch.from_numpy(np.stack([generators[sentence].random(beam) for sentence in sentences])).to(dtype)
         # A threshold strictly below the sum, so that the token at which it is exceeded has a positive probability.
         total = cumulative[:, :, -1]
         threshold = torch.minimum(uniform.to(step.device) * total, torch.nextafter(total, torch.zeros_like(total)))

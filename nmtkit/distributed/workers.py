@@ -53,6 +53,11 @@ def choose_device(device: str) -> torch.device:
     return torch.device(device)
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return the type of sums on a device: float64 if the device supports it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def check_processes(processes: int, device: str) -> None:
     """Check that this machine has a device for each process.
 
@@ -159,11 +164,6 @@ class Workers:
     def is_main(self) -> bool:
         """True for the process that writes files and messages."""
         return self.rank == 0
-
-    @property
-    def widest_float(self) -> torch.dtype:
-        """Type of sums: float64 if the device supports it."""
-        return torch.float32 if self.device.type == "mps" else torch.float64
 
     @property
     def tokens_per_pass(self) -> int:

@@ -114,9 +114,9 @@ def attention_maps(
     seen = _tokens(tokenizer, [BOS, *target_ids], "target")
     written = _tokens(tokenizer, [*target_ids, EOS], "target")
     return [
-        AttentionMap("encoder", read, read, weights.encoder.double().cpu().numpy()),
-        AttentionMap("decoder", written, seen, weights.decoder.double().cpu().numpy()),
-        AttentionMap("cross", written, read, weights.cross.double().cpu().numpy()),
+        AttentionMap("encoder", read, read, weights.encoder.cpu().double().numpy()),
+        AttentionMap("decoder", written, seen, weights.decoder.cpu().double().numpy()),
+        AttentionMap("cross", written, read, weights.cross.cpu().double().numpy()),
     ]
 
 

@@ -22,7 +22,7 @@ from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
 from nmtkit.data.batching import EpochPlan, Indices, plan_of_epoch, row_lengths, share_update
 from nmtkit.data.shards import PairData
-from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory
+from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory, widest_float
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, Counters, forward_flops, padding_flops
 from nmtkit.training.epochs import TrainingPairs
@@ -336,7 +336,7 @@ def _update(
     micro_batch_sums, num_failures = _add_up_gradients(state, data, planned, workers, loss_of)
     workers.sum_gradients(state.trained_parameters)
     rate = learning_rate(step, state.training, state.model.config.d_model)
-    sums = torch.zeros(2, dtype=workers.widest_float, device=workers.device)  # of loss and nll
+    sums = torch.zeros(2, dtype=widest_float(workers.device), device=workers.device)  # of loss and nll
     for each in micro_batch_sums:
         sums += each
     own = torch.tensor([float(num_failures), *local_flags()], dtype=sums.dtype).to(workers.device, non_blocking=True)

@@ -1,5 +1,8 @@
 """A small corpus, its tokenizer, and models with random weights, for the tests of decoding."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 
 from nmtkit.config.data_schema import DataConfig
@@ -31,3 +34,18 @@ def model_for(
     for parameter in model.parameters():
         parameter.data *= 2.0
     return model.to(dtype).requires_grad_(False).eval()
+
+
+class WithoutFloat64(torch.Tensor):
+    """A tensor as on a device that has no float64, such as MPS."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = super().__torch_function__(function, types, args, kwargs or {})
+        if function is torch.Tensor.cpu:
+            return result.as_subclass(torch.Tensor)
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            raise TypeError("the device has no float64")
+        return result

@@ -25,10 +25,12 @@ from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import Hypothesis, SearchOptions, beam_search
 from nmtkit.decoding.stepper import ModelStepper
+from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.tasks.task import Constraint
+from tests.decoding.models import WithoutFloat64
 from tests.decoding.test_search import (
     BOS,
     EOS,
@@ -557,6 +559,19 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch() -> None:
     together = samples(table, 8, 3, [2, 0, 1])
     assert [alone[sentence] for sentence in (2, 0, 1)] == together
     assert samples(table, 8, 4, [0])[0] != alone[0]
+
+
+def test_a_sample_needs_no_float64_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert widest_float(torch.device("mps")) == torch.float32
+    assert widest_float(torch.device("cpu")) == torch.float64
+    step = torch.randn(2, 3, VOCAB, generator=torch.Generator().manual_seed(1)).log_softmax(2)
+    arguments = (np.zeros((2, 3, 1), np.int64), [0, 1], 3)
+    sampling = Sampling(top_k=3, top_p=0.9)
+    expected = sampled_continuations([(1,), (2,)], sampling)(torch.zeros(2, 3), step, *arguments)
+    monkeypatch.setattr("nmtkit.decoding.sampling.widest_float", lambda device: torch.float32)
+    log_probs, step = (tensor.as_subclass(WithoutFloat64) for tensor in (torch.zeros(2, 3), step))
+    found = sampled_continuations([(1,), (2,)], sampling)(log_probs, step, *arguments)
+    assert [tensor.tolist() for tensor in found] == [tensor.tolist() for tensor in expected]
 
 
 def test_a_low_temperature_and_a_top_k_of_1_are_greedy() -> None:

@@ -40,7 +40,7 @@ from nmtkit.training.loss import label_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from tests.conftest import RunCommand, run_with_streams
-from tests.decoding.models import TEXT, data_config, model_for
+from tests.decoding.models import TEXT, WithoutFloat64, data_config, model_for
 
 RECIPE = """
 [data]
@@ -286,6 +286,14 @@ def test_operations_of_labels_are_those_that_torch_counts() -> None:
     assert counted.flops == counter.get_total_flops()
     trained = forward_flops(model.config, 20, lengths, ones, TRAINING_FACTOR, source_outputs=True, head_size=3)
     assert trained.flops == TRAINING_FACTOR * counted.flops
+
+
+def test_a_label_needs_no_float64_on_the_device(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier, output = Classifier.load(trained), DecoderOnly.label_output
+    expected = classifier.translations(["ab cd"], TranslationRequest())
+    on_device = lambda *inputs: output(*inputs).as_subclass(WithoutFloat64)  # noqa: E731
+    monkeypatch.setattr(DecoderOnly, "label_output", on_device)
+    assert classifier.translations(["ab cd"], TranslationRequest()) == expected
 
 
 def test_a_label_does_not_depend_on_the_other_lines(trained: Path) -> None:

@@ -46,6 +46,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loss import action_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
+from tests.decoding.models import WithoutFloat64
 
 pytestmark = pytest.mark.usefixtures("restored_process")
 
@@ -424,7 +425,7 @@ def test_vectors_are_normalised_and_played(tmp_path: Path) -> None:
     assert of_model > of_chance + 0.3
 
 
-def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path) -> None:
+def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ["model.return_values=5", "data.sequence_length=1", "data.timesteps=window", "training.max_steps=400"]
     recipe = load_recipe(write_project(tmp_path), [*settings, "training.peak_learning_rate=0.01"])
     run = Run(tmp_path / "run")
@@ -438,6 +439,11 @@ def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path) -> None:
         assert all(np.allclose(np.sum(each.values, 1), 1) and len(each.values) == 4 for each in found)
     # Without a prior the returns are those of random actions, 4 / 3 on average.
     assert totals[0.0] < 1.6 < totals[10.0]
+    predict = DecisionTransformer.predict  # and on a device without float64
+    on_device = lambda *inputs: [values.as_subclass(WithoutFloat64) for values in predict(*inputs)]  # noqa: E731
+    monkeypatch.setattr(DecisionTransformer, "predict", on_device)
+    again = play(loaded, PlayRequest(episodes=60, prior=10.0))
+    assert [each.total for each in again] == [each.total for each in found]
 
 
 def test_facts_of_other_environments_do_not_stop_play() -> None:
