@@ -49,7 +49,9 @@ def score_by_model(
     chosen_device = options.start_device(device, threads)
     decoder: ForcedDecoder | ContinuationScorer
     if len(models) == 1 and not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
-        decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device))
+        if from_ is not None:
+            raise ModelError(f"{models[0]}: a language model has no source language; leave out --from")
+        decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device), precision)
         decoder.tokenizer.in_direction(to)
     else:
         decoder = ForcedDecoder.load(models, chosen_device, precision, to, from_)

@@ -23,6 +23,7 @@ from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.context import context_of
 from nmtkit.decoding.lengths import source_limit
+from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
@@ -117,12 +118,8 @@ class ForcedDecoder:
             NmtkitError: float64 on a device without it.
         """
         device = torch.device("cpu" if device is None else device)
-        if precision == "float64" and device.type == "mps":
-            raise NmtkitError("precision float64 is not available on mps; choose float32, or --device cpu")
+        dtype = scoring_type(precision, device)
         loaded = load_ensemble(models, device)
-        if precision is None:
-            precision = "float64" if device.type == "cpu" else "float32"
-        dtype = {"float64": torch.float64, "float32": torch.float32}[precision]
         first = loaded[0]
         tokenizer = first.tokenizer.in_direction(target_language, source_language)
         return cls([entry.model.to(dtype) for entry in loaded], tokenizer, first.decoding, first.lengths)
@@ -207,10 +204,10 @@ class ForcedDecoder:
             unscored: number of tokens at the beginning of each hypothesis that are its context; None: 0.
 
         Raises:
-        most_scored = self._limit(max_tokens + len(self.tokenizer.target_start))
             ModelError: a probability is not a number.
         """
         limit = self._limit(max_tokens)
+        most_scored = self._limit(max_tokens + len(self.tokenizer.target_start))
         most_read = limit  # tokens of a source
         if not task_of(self.tokenizer).splits_sources:
             most_read = self._limit(source_limit(None, self._lengths))
@@ -242,6 +239,19 @@ class ForcedDecoder:
             ids = tuple(hypothesis[:most_scored]) if len(hypothesis) > most_scored else (*hypothesis, EOS)
             scores.append(ForcedScore(ids[begin:], tuple(log_probs[index][begin : len(ids)]), tuple(remarks)))
         return scores
+
+
+def scoring_type(precision: str | None, device: torch.device) -> torch.dtype:
+    """Return the type to compute scores in, by default float64 on a CPU and float32 elsewhere.
+
+    Raises:
+        NmtkitError: float64 on a device without it.
+    """
+    if precision == "float64" and widest_float(device) != torch.float64:
+        raise NmtkitError(f"precision float64 is not available on {device.type}; choose float32, or --device cpu")
+    if precision is None:
+        precision = "float64" if device.type == "cpu" else "float32"
+    return {"float64": torch.float64, "float32": torch.float32}[precision]
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from nmtkit.data.batch import batch_of_texts, pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.constraints import no_repeated_ngrams
 from nmtkit.decoding.engine import Sampling
-from nmtkit.decoding.forced import ForcedScore, token_log_probs
+from nmtkit.decoding.forced import ForcedScore, scoring_type, token_log_probs
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, SearchOptions, beam_search, best_continuations
@@ -28,7 +28,7 @@ from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model_folder import LoadedModel
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.language_model import text_of
-from nmtkit.text.normalization import NEWLINE
+from nmtkit.text.normalization import NEWLINE, TAB
 from nmtkit.text.vocabulary import EOS, UNK
 
 _BATCH_TOKENS = 8192
@@ -98,11 +98,17 @@ class ContinuationScorer:
         tokenizer: tokenizer of the model.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        """Store a language model; raise ModelError for another model."""
+    def __init__(self, loaded: LoadedModel, precision: str | None = None) -> None:
+        """Take over a language model, whose weights get the precision to score in; see `ForcedDecoder.load`.
+
+        Raises:
+            ModelError: this is another model.
+            NmtkitError: float64 on a device without it.
+        """
         task_of(loaded.tokenizer).require("generate")
         self.tokenizer = loaded.tokenizer
-        self._model, self._length = loaded.model, trained_length(loaded)
+        dtype = scoring_type(precision, loaded.model.output_embedding.device)
+        self._model, self._length = loaded.model.to(dtype), trained_length(loaded)
         self._newline = self.tokenizer.encode([NEWLINE], "target")[0]
 
     @torch.inference_mode()
@@ -124,7 +130,8 @@ class ContinuationScorer:
             max_tokens: maximum length of both together, at most that of a training sequence.
         """
         length = min(self._length, max_tokens)
-        texts = [[self.tokenizer.normalize(line, "target").strip() for line in pair] for pair in pairs]
+        lines = [[line.strip().replace("\t", TAB) for line in pair] for pair in pairs]
+        texts = [[self.tokenizer.normalize(line, "target").strip() for line in pair] for pair in lines]
         sources = self.tokenizer.encode([source for source, _ in texts], "target")
         joined = [f"{source} {text}" if source and text else source + text for source, text in texts]
         rows, found, remarks = [], [], []
@@ -274,6 +281,9 @@ class Generator:
             device=device,
             options=options,
         )
+        if not is_sampled:
+            # At the maximum length, the end symbol is no part of the text.
+            hypotheses.sort(key=lambda found: -math.fsum(found.token_log_probs[:num_tokens]))
         return [list(hypothesis.ids) for hypothesis in hypotheses]
 
     def _warn_of_end(self, generated: list[int], num_tokens: int) -> None:
@@ -281,7 +291,4 @@ class Generator:
             log.warning(
                 "the text ends after %s: --no-repeat-ngram forbids every further token",
                 counted(len(generated), "token"),
-        if not is_sampled:
-            # At the maximum length, the end symbol is no part of the text.
-            hypotheses.sort(key=lambda found: -math.fsum(found.token_log_probs[:num_tokens]))
             )

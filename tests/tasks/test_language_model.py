@@ -18,6 +18,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.data.windows import WindowData, WindowEpochs, training_data, validation_data
 from nmtkit.decoding.engine import Sampling
+from nmtkit.decoding.forced import token_log_probs
 from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, trained_length
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
@@ -27,6 +28,8 @@ from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
+from tests.conftest import RunCommand
+from tests.decoding.models import WithoutFloat64
 
 TEXT = "abcde fghij\n\n  klmno pqrst\tuvwxyz\n"
 RECIPE = """
@@ -221,6 +224,34 @@ def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Pat
     assert scorer.score(pairs[:1])[0].log_probs == pytest.approx(scores[0].log_probs, abs=1e-6)
 
 
+def test_given_continuations_hold_tabs_and_have_the_precision_and_languages_of_scores(
+    trained: Path, tmp_path: Path, run_command: RunCommand
+) -> None:
+    loaded = load_model(find_model(trained))
+    pairs = [("  klmno pqrst", "uvw\txyz"), ("a\tb", "fghij"), ("", "klmno pqrst\tuvwxyz"), ("ab", "c")]
+    rounded = ContinuationScorer(loaded, "float32").score(pairs)
+    scorer = ContinuationScorer(loaded)
+    together = scorer.score(pairs)
+    assert loaded.tokenizer.decode(together[0].ids, "target") == " uvw\ufdd3xyz"
+    for pair, score, of_float32 in zip(pairs, together, rounded, strict=True):
+        assert score.log_probs == pytest.approx(scorer.score([pair])[0].log_probs, abs=1e-13)
+        assert score.log_probs != of_float32.log_probs
+        assert score.log_probs == pytest.approx(of_float32.log_probs, abs=1e-4)
+    (tmp_path / "text").write_text("abc\n")
+    files = ("--source", tmp_path / "text", "--hypothesis", tmp_path / "text")
+    outcome = run_command("score", "--model", trained, *files, "--from", "en")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == f"error: {trained}: a language model has no source language; leave out --from\n"
+
+
+def test_a_score_needs_no_float64_on_the_device(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_model(find_model(trained))
+    expected = score_text(loaded, ["abcde fghij"], 16)
+    on_device = lambda *inputs: token_log_probs(*inputs).as_subclass(WithoutFloat64)  # noqa: E731
+    monkeypatch.setattr("nmtkit.decoding.running_text.token_log_probs", on_device)
+    assert score_text(loaded, ["abcde fghij"], 16) == expected
+
+
 def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
     recipe = load_recipe(write_project(tmp_path))
     prepare(recipe, tmp_path / "run")
@@ -262,6 +293,20 @@ def test_continuations_are_those_of_the_model(trained: Path) -> None:
         list(generator.continuations("abcde", 15, None))
 
 
+def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -> None:
+    loaded = load_model(find_model(trained))
+    for prompt in ("abc", "klm", "x", "fghij\n"):
+        log_probs = []
+        for text in Generator(loaded, 16, DecodingConfig(beam=4)).continuations(prompt, 4, None, count=4):
+            stored = (prompt + text).replace("\n", "\ufdd2").replace("\t", "\ufdd3")
+            ids = loaded.tokenizer.encode([stored], "target")[0]
+            states = loaded.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
+            steps = torch.log_softmax(loaded.model.logits(states), 2)[0, -5:-1]
+            log_probs.append(float(steps.gather(1, torch.tensor(ids[-4:])[:, None]).sum()))
+        assert len(log_probs) == 4
+        assert log_probs == sorted(log_probs, reverse=True), prompt
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -291,20 +336,6 @@ def test_odd_texts(tmp_path: Path, texts: dict[str, Any], message: str | None) -
     else:
         with pytest.raises(DataError, match=message):
             prepare(recipe, tmp_path / "run")
-
-
-def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -> None:
-    loaded = load_model(find_model(trained))
-    for prompt in ("abc", "klm", "x", "fghij\n"):
-        log_probs = []
-        for text in Generator(loaded, 16, DecodingConfig(beam=4)).continuations(prompt, 4, None, count=4):
-            stored = (prompt + text).replace("\n", "\ufdd2").replace("\t", "\ufdd3")
-            ids = loaded.tokenizer.encode([stored], "target")[0]
-            states = loaded.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
-            steps = torch.log_softmax(loaded.model.logits(states), 2)[0, -5:-1]
-            log_probs.append(float(steps.gather(1, torch.tensor(ids[-4:])[:, None]).sum()))
-        assert len(log_probs) == 4
-        assert log_probs == sorted(log_probs, reverse=True), prompt
 
 
 def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
