@@ -120,7 +120,10 @@ class Api:
         return Response(200, generate_latest(self._queue.registry), CONTENT_TYPE_LATEST)
 
     async def _translate(self, request: Request) -> Response:
-        if request.headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+        site, origin, host = map(request.headers.get, (b"sec-fetch-site", b"origin", b"host"))
+        if site is None and origin is not None:  # browsers name the site only at addresses with TLS or on localhost
+            site = b"same-origin" if origin.lower().partition(b"://")[2] == (host or b"").lower() else b"cross-site"
+        if site not in (None, b"none", b"same-origin"):
             raise RequestError(403, "pages of other sites may not use this server")
         fields, is_form = _fields(request)
         self._check_key(request, fields.get("api_key", ""))

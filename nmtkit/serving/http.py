@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import h11
 
-_READ_BYTES, _MAX_HEAD_BYTES, _LINGER_SECONDS = 64 * 1024, 16 * 1024, 2.0
+_READ_BYTES, _MAX_HEAD_BYTES, _LINGER_SECONDS = 64 * 1024, 64 * 1024, 2.0
 _HEADERS = {
     "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
@@ -85,7 +85,7 @@ class HttpServer:
         is_full = self.num_connections > self._limits.connections
         try:
             writer.transport.set_write_buffer_limits(0)  # `drain` waits until all is sent
-            parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+            parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES - 1)
             if self.num_connections <= 2 * self._limits.connections:  # from the limit on, the answer is 503
                 while await self._exchange(parser, streams, is_full=is_full):
                     parser.start_next_cycle()
@@ -119,13 +119,16 @@ class HttpServer:
     async def _receive(self, parser: h11.Connection, streams: Streams) -> Request | None:
         """Return the next request, or None if there is none; raise RequestError for a fault or a limit."""
         (reader, writer), head, body, size, has_begun = streams, None, bytearray(), 0, False
+        room = _MAX_HEAD_BYTES - len(parser.trailing_data[0])  # h11 refuses a head that fills it and goes on
         try:
             async with asyncio.timeout(self._limits.seconds):
                 while not isinstance(event := parser.next_event(), h11.EndOfMessage):
                     if event is h11.NEED_DATA:
                         if parser.they_are_waiting_for_100_continue:
                             writer.write(parser.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-                        parser.receive_data(await reader.read(_READ_BYTES))
+                        data = await reader.read(_READ_BYTES if head else room)
+                        parser.receive_data(data)
+                        room -= len(data)
                         has_begun = True
                     elif isinstance(event, h11.Request):
                         head, size = event, int(dict(event.headers).get(b"content-length", 0))

@@ -59,6 +59,20 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Server) ->
         assert client.read_answer().status == 413
 
 
+@pytest.mark.parametrize("piece", [1000, 1_000_000])
+def test_headers_beyond_the_limit_are_refused_however_they_arrive(server: Server, piece: int) -> None:
+    begin = request("GET", "/health")[:-2] + b"a: "
+    for size, status in ((64 * 1024, 200), (64 * 1024 + 1, 431), (100_000, 431)):
+        head = begin + b"x" * (size - len(begin) - 4) + b"\r\n\r\n"
+        with server.client() as client:
+            client.send(request("GET", "/health") + head[:99])
+            assert client.read_answer().status == 200
+            for start in range(99, size, piece):
+                client.send(head[start : start + piece])
+                time.sleep(0.001)
+            assert client.read_answer().status == status
+
+
 def test_a_chunked_body_without_a_length_is_read(server: Server) -> None:
     body = json.dumps({"q": "hello", "source": "en", "target": "de"}).encode()
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:7], body[7:8], body[8:]))
@@ -249,6 +263,10 @@ def test_every_answer_has_the_headers_that_keep_browsers_careful(server: Server)
 def test_pages_of_other_sites_may_not_use_the_server(server: Server) -> None:
     for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
         assert server.post("x", {"Sec_Fetch_Site": site, "Origin": "https://example.org"}).status == status
+    # Browsers name the site only at addresses with TLS or on localhost.
+    for origin, status in (("http://localhost", 200), ("http://LOCALHOST", 200), ("http://localhost:80", 403),
+                           ("http://example.org", 403), ("null", 403)):  # fmt: skip
+        assert server.post("x", {"Origin": origin}).status == status
 
 
 def test_a_key_is_needed_for_translations_languages_and_metrics() -> None:
