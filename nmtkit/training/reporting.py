@@ -138,7 +138,7 @@ class Reporter:
         """Update the panel, or log a line where one is due."""
         if self._panel is not None:
             self._panel.moment = self._moment(update, progress)
-        elif update.skipped:
+        elif update.skipped or not self._recent.updates:  # none, where a resume begins with a validation
             return
         elif is_telling() and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()

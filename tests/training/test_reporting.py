@@ -294,6 +294,19 @@ def test_without_a_terminal_a_line_every_ten_seconds(
     ]
 
 
+def test_a_validation_repeated_on_resume_adds_no_line_where_no_update_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    console.set_up()
+    reports = reporter(tmp_path)
+    monkeypatch.setattr(reporting, "SECONDS_BETWEEN_LINES", 0.0)
+    with reports.showing(place()):
+        reports.show(UPDATE, place())
+    assert stderr.getvalue() == ""
+
+
 def test_the_summary_tells_what_training_came_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
