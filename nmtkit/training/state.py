@@ -28,7 +28,15 @@ from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import read_json, remove_folder, sha256_of_files, versions, write_folder_atomically, write_json
+from nmtkit.files import (
+    read_json,
+    remove_folder,
+    sha256_of,
+    sha256_of_files,
+    versions,
+    write_folder_atomically,
+    write_json,
+)
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import Counters
 from nmtkit.model.transformer import Transformer
@@ -233,11 +241,12 @@ class TrainingState:
         """
         saved = saved or read_state(folder)
         try:
-            tensors = {path.stem: read_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
+            tensors = {Path(name).stem: read_tensors(folder / name) for name in saved["files"]}
             self.model.load_state_dict(tensors["weights"])
             moments = tensors["optimizer"]
             for name, parameter in self.model.named_parameters():
-                if parameter.requires_grad:
+                self.optimizer.state.pop(parameter, None)
+                if parameter.requires_grad and f"step.{name}" in moments:  # else the loss does not depend on it
                     self.optimizer.state[parameter] = {
                         key: moments[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
                     }
@@ -283,10 +292,9 @@ def read_state(folder: Path) -> dict[str, Any]:
     """
     saved = _read_json(folder)
     try:
-        files = sha256_of_files(folder)
+        files = {name: sha256_of(folder / name) for name in saved["files"]}
     except DataError as error:
         raise ModelError(str(error)) from None
-    files.pop("state.json")
     if saved["files"] != files:
         raise ModelError(f"{folder}: damaged (its files do not match the checksums in state.json)")
     return saved

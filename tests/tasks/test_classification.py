@@ -476,6 +476,17 @@ def test_micro_batches_count_the_padding_of_the_sequences_of_an_example(tmp_path
     assert lengths.tolist() == batch.target_lengths[:3].tolist() == [13, 5, 5]
 
 
+@pytest.mark.parametrize("unused", ["model.share_embeddings=none", "model.output_bias=true"])
+def test_a_run_resumes_whose_loss_does_not_need_all_weights(tmp_path: Path, unused: str) -> None:
+    path, workers = write_project(tmp_path), Workers.start("cpu", "float32", 1, for_training=True)
+    for steps in (2, 4):
+        recipe = load_recipe(path, ["training.source_loss=0", unused, f"training.max_steps={steps}"])
+        if steps == 2:
+            prepare(recipe, tmp_path / "run")
+        assert train(recipe, tmp_path / "run", workers).step == steps
+    assert verify_resume(recipe, tmp_path / "run", workers) == (3, 4)
+
+
 def test_a_run_can_start_from_a_run_with_other_labels(tmp_path: Path, trained: Path) -> None:
     path = write_project(tmp_path, example=lambda rng: (word(rng), rng.choice(["p", "q", "r"])))
     recipe = load_recipe(path, [f"data.tokenizer={trained}", f"training.init={trained}", "training.max_steps=1"])

@@ -20,7 +20,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import read_json, sha256_of
 from nmtkit.model.flops import forward_flops
-from nmtkit.model_folder import read_tensors
+from nmtkit.model_folder import read_tensors, write_tensors
 from nmtkit.run import Run
 from nmtkit.training import loss as objective
 from nmtkit.training import session as train_module
@@ -227,6 +227,17 @@ def test_an_unknown_part_is_refused_with_those_that_exist(prefix: str) -> None:
 def test_freezing_everything_is_refused() -> None:
     with pytest.raises(NmtkitError, match="leaves no parameters to train"):
         new_state(config(freeze=["embeddings", "encoder", "decoder"]))
+
+
+def test_a_state_that_lacks_a_part_of_the_moments_is_refused(data: PairData, tmp_path: Path) -> None:
+    state = new_state(config())
+    run(state, data, config(), 1)
+    folder = state.save(Run(tmp_path), {})
+    moments = read_tensors(folder / "optimizer.safetensors")
+    del moments["exp_avg.embeddings.shared"]
+    write_tensors(folder / "optimizer.safetensors", moments)
+    with pytest.raises(ModelError, match=r"does not belong to this model \('exp_avg.embeddings.shared'\)"):
+        new_state(config()).load(folder, read_json(folder / "state.json"))
 
 
 # ---- patience

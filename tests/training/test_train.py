@@ -358,6 +358,13 @@ class TestSaves:
         assert any("step-00000014/state.json" in each and "damaged" in each for each in warnings)
         assert determined(trained) == determined(uninterrupted)
 
+    def test_other_files_in_a_save_are_no_damage(self, tiny: TinyProject, trained: Path, warnings: list[str]) -> None:
+        for name in (".DS_Store", "._weights.safetensors"):
+            (trained / "resume/step-00000014" / name).write_bytes(b"x")
+        assert tiny.train(trained, "training.max_steps=15").step == STEPS + 1
+        assert warnings == []
+        assert [path.name for path in Run(trained).resume_states()][-2:] == ["step-00000014", "step-00000015"]
+
     def test_every_flipped_bit_of_a_state_is_noticed(self, trained: Path) -> None:
         path = trained / "resume/step-00000014/state.json"
         content, before = path.read_bytes(), read_json(path)
