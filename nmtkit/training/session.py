@@ -165,7 +165,9 @@ class _Session:
             log.info("nothing to do: training already ended at update %d (%s)", progress.step, limit)
             if self._workers.is_main:
                 stored = self._run.recipe(self._recipe.name)
-                self._run.store_recipe(stored.model_copy(update={"decoding": self._recipe.decoding}))
+                kept = {key: getattr(training, key) for key in ("keep_last", "keep_best")}
+                changes = {"training": stored.training.model_copy(update=kept), "decoding": self._recipe.decoding}
+                self._run.store_recipe(stored.model_copy(update=changes))
             return TrainingResult(progress.step, limit)
         with closing(self._data):
             if limit is None:

@@ -301,6 +301,16 @@ class TestInterruptedEnd:
         tiny.train(run)
         assert all_of(run) == all_of(uninterrupted)
 
+    def test_what_may_change_after_the_end_is_stored_together(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+    ) -> None:
+        run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+        kept = ("training.keep_last=3", "training.keep_best=2", "decoding.average_last=3")
+        tiny.train(run, *kept, "training.max_steps=9")
+        recipe = Run(run).recipe()
+        assert (recipe.training.keep_last, recipe.training.keep_best, recipe.decoding.average_last) == (3, 2, 3)
+        assert recipe.training.max_steps == STEPS
+
     def test_a_damaged_or_removed_end_is_made_again(
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
     ) -> None:
