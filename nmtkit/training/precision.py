@@ -98,7 +98,8 @@ def trial_rates(
     rates: dict[ComputedPrecision, float] = {}
     config, vocab = state.model.config, state.model.output_embedding.size(0)
     smallest = min(len(table) for table in state.model.embeddings.values())
-    length = min(_TRIAL_TOKENS, config.max_positions)
+    is_one_row = config.is_joined and config.head == "none"  # of both sides, without the end symbol of the source
+    length = min(_TRIAL_TOKENS, (config.max_positions + 1) // 2 if is_one_row else config.max_positions)
     for num_pairs in _TRIAL_PAIRS:
         ids = np.random.default_rng(1).integers(len(SPECIAL_PIECES), smallest, (num_pairs, length - 1))
         batch: Batch = batch_of(list(ids), list(ids))

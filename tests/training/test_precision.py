@@ -142,7 +142,14 @@ def state_of(changes: dict[str, Any] | None = None, **model: object) -> Training
 
 
 @pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0}])
-@pytest.mark.parametrize("model", [{"share_embeddings": "decoder"}, {"positions": "learned", "max_positions": 8}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"share_embeddings": "decoder"},
+        {"positions": "learned", "max_positions": 8},
+        {"positions": "learned", "max_positions": 8, "architecture": "decoder"},
+    ],
+)
 def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, Any], changes: dict[str, Any]) -> None:
     state = state_of(changes, **model)
     state.model.eval()
