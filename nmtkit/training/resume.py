@@ -38,7 +38,8 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
     """Hold the run's lock while the block runs, after a check of its data; return the manifest of the data.
 
     Raises:
-        NmtkitError: on every process, when the data are not those of the recipe or another process holds the lock.
+        NmtkitError: on every process, when the data are not those of the recipe or differ between processes, or
+            another process holds the lock.
     """
     with ExitStack() as stack:
         with workers.failing_together():
@@ -48,7 +49,11 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
                     raise DataError(f"{run.data}: {message}")
                 stack.enter_context(run.locked("train"))
                 _check_data(recipe, run)
-        yield read_manifest(run.data)
+        with workers.failing_together():
+            manifest = read_manifest(run.data)
+        if len(set(workers.gather([manifest["fingerprint"]]))) > 1:
+            raise DataError(f"{run.data}: the processes found different data; copy this folder to all machines again")
+        yield manifest
 
 
 def _check_data(recipe: Recipe, run: Run) -> None:

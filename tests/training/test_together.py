@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.batch import Batch
 from nmtkit.distributed.workers import Workers, is_out_of_memory
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import read_json, remove_folder
 from nmtkit.run import Run
 from nmtkit.training import validation
@@ -37,6 +37,16 @@ def test_processes_that_found_different_saves_do_not_train_together(
 
     workers = Elsewhere(0, 1, torch.device("cpu"), "float32")
     with pytest.raises(NmtkitError, match="different saved states to resume from; RUN must be one folder that all"):
+        train(load_recipe(str(tiny.recipe)), run, workers)
+
+
+def test_processes_that_found_different_data_do_not_train_together(tiny: TinyProject, tmp_path: Path) -> None:
+    class Elsewhere(Workers):
+        def gather(self, values: list[Any]) -> list[Any]:
+            return [*values, "other"] if isinstance(values[0], str) else values
+
+    run, workers = tiny.copy(tmp_path / "run"), Elsewhere(0, 1, torch.device("cpu"), "float32")
+    with pytest.raises(DataError, match=r"run/data: the processes found different data; copy this folder to all"):
         train(load_recipe(str(tiny.recipe)), run, workers)
 
 
