@@ -61,9 +61,11 @@ def command(
     from nmtkit.run import Run
     from nmtkit.training.averaging import average, choose_checkpoints
 
-    chosen = choose_checkpoints(run, last=last, best=best, spacing=spacing)
+    decoding = Run(run).recipe().decoding if Run(run).recipe_file.is_file() else None
+    at_most = decoding.average_last if decoding is not None else None
+    chosen = choose_checkpoints(run, last=last, best=best, at_most=at_most, spacing=spacing)
     folder = output if output is not None else Run(run).averaged
-    average(chosen, folder)
+    average(chosen, folder, decoding)
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))
     console.say(str(folder))
 

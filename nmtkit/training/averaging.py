@@ -19,9 +19,10 @@ import torch
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig, read_lengths
 from nmtkit.console import counted
+from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import measured, read_json, remove_pipe, sha256_of, write_json
+from nmtkit.files import measured, read_json, remove_pipe, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import (
     check_sum,
@@ -103,7 +104,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
     Other files in an older average, such as its exports, stay.
 
     Args:
-        decoding: decoding defaults of the new model; by default those of the checkpoints.
+        decoding: decoding defaults of the new model; by default those of the last checkpoint.
 
     Raises:
         ModelError: they differ in model or tokenizer, or are damaged; or ``output`` exists and is no average.
@@ -132,22 +133,22 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
 
 
 def check_alike(folders: list[Path]) -> dict[str, Any]:
-    """Return model.json of the first checkpoint.
+    """Return model.json of the last checkpoint.
 
     Raises:
         ModelError: the checkpoints differ in model or tokenizer.
     """
-    first = read_description(folders[0])
+    last = first = read_description(folders[0])
     for folder in folders[1:]:
-        other = read_description(folder)
+        last = read_description(folder)
         for key, what in (
             ("model", "a different model shape"),
             ("vocab_sizes", "a different vocabulary"),
             ("tokenizer_sha256", "a different tokenizer"),
         ):
-            if other[key] != first[key]:
+            if last[key] != first[key]:
                 raise ModelError(f"{folder}: has {what} from {folders[0]}; they cannot be averaged")
-    return first
+    return last
 
 
 def mean_weights(folders: list[Path]) -> dict[str, torch.Tensor]:
@@ -252,7 +253,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
 
     Raises:
         ModelError: the run has fewer than two whole checkpoints, or they differ in model or tokenizer.
-        DataError: it has no validation set, or BLEU is requested for trees.
+        DataError: it has no validation set, or BLEU is requested where there are no translations.
     """
     run = Run(run_dir)
     folders = run.whole_checkpoints()
@@ -269,10 +270,11 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         )
     criterion = criterion or of_task
     description = check_alike(folders)
-    valid = run.valid_text
+    if not (run.data / "valid").is_dir():
+        raise DataError(f"{run_dir}: there is no validation set to compare averages on; train with data.valid")
     made_from = {  # everything that decides the results
         "checkpoints": _sources(folders),
-        "valid": {"source": sha256_of(valid.source), "reference": sha256_of(valid.reference)},
+        "data_fingerprint": read_manifest(run.data)["fingerprint"],
         "criterion": criterion,
         "decoding": recipe.decoding.model_dump(mode="json"),
     }

@@ -42,10 +42,11 @@ def save_checkpoint(
     config: ModelConfig = CONFIG,
     tokenizer: Tokenizer = TOKENIZER,
     average_last: int = 5,
+    beam: int = 3,
     **provenance: object,
 ) -> Path:
     folder = run_dir / "checkpoints" / f"step-{step:08d}"
-    decoding = DecodingConfig(beam=3, average_last=average_last)
+    decoding = DecodingConfig(beam=beam, average_last=average_last)
     facts = {"kind": "checkpoint", "step": step, **provenance}
     save_model(folder, weights or random_weights(step, config), config, tokenizer, decoding, facts)
     return folder
@@ -156,7 +157,8 @@ def test_sums_are_taken_in_float64(tmp_path: Path) -> None:
 
 def test_an_average_has_the_settings_and_marks_of_an_average(tmp_path: Path) -> None:
     facts = {"run": "mine", "epoch": 3, "flops": 12, "data_fingerprint": "abc", "recipe": {"data": {}}}
-    folders = [save_checkpoint(tmp_path, step, valid_nll=1.0 / step, **facts) for step in (10, 20)]
+    older = save_checkpoint(tmp_path, 10, valid_nll=0.1, beam=7, average_last=2, **facts)
+    folders = [older, save_checkpoint(tmp_path, 20, valid_nll=0.05, **facts)]
     average(folders, tmp_path / "averaged")
     provenance = provenance_of(tmp_path / "averaged")
     assert provenance["kind"] == "average"

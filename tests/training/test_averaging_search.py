@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config.recipe import stored_recipe
-from nmtkit.errors import ModelError
+from nmtkit.config.recipe import load_recipe, stored_recipe
+from nmtkit.data.prepare import prepare
+from nmtkit.errors import DataError, ModelError
 from nmtkit.files import read_json
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.training import averaging
 from nmtkit.training.averaging import COUNTS, Search, Tried, average, candidates, choose_checkpoints, search
+from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
 from tests.conftest import TinyProject
+from tests.tasks.test_trajectories import RECIPE as DECISIONS
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +173,36 @@ def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
     sources = read_json(run / "averaged" / "provenance.json")["average_of"]
     assert len(sources) == best["n"]
     assert sources[0]["checkpoint"] == f"step-{best['first_step']:08d}"
+
+
+def test_an_average_takes_the_decoding_settings_of_the_runs_recipe(
+    trained: Path, tmp_path: Path, run_command: Callable[..., Any]
+) -> None:
+    run = copy(trained, tmp_path)
+    recipe = Run(run).recipe()
+    decoding = recipe.decoding.model_copy(update={"beam": 7, "average_last": 3})
+    Run(run).store_recipe(recipe.model_copy(update={"decoding": decoding}))
+    assert run_command("average", run, "--quiet").code == 0
+    assert len(read_json(run / "averaged" / "provenance.json")["average_of"]) == 3
+    assert load_model(run / "averaged").decoding == decoding
+    assert run_command("average", run, "--last", "2", "--quiet").code == 0
+    assert len(read_json(run / "averaged" / "provenance.json")["average_of"]) == 2
+
+
+def test_averages_of_decisions_are_compared_by_nll_where_there_is_a_validation_set(
+    tiny: TinyProject, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.toml").write_text(DECISIONS)
+    training = [f"training.{each}" for each in ("max_steps=4", "checkpoint_every_steps=2", "keep_last=2")]
+    recipe = load_recipe(str(tmp_path / "recipe.toml"), ["data.episodes=20", *training])
+    run = tmp_path / "run"
+    prepare(recipe, run)
+    train(recipe, run, tiny.workers())
+    *_, found = all_of(run, tiny, None)
+    assert [(one.n, one.metric) for one in found.tried] == [(1, "nll"), (2, "nll")]
+    shutil.rmtree(run / "data" / "valid")
+    with pytest.raises(DataError, match="there is no validation set to compare averages on"):
+        all_of(run, tiny, None)
 
 
 @pytest.mark.parametrize(
