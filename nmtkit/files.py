@@ -407,7 +407,13 @@ def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder; after a kill, only a temporary name is left, which the next start removes."""
+    """Remove a folder; after a kill, only a temporary name is left, which the next start removes.
+
+    Of a link to a folder, only the link is removed.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
     _cleared_temporary(path)
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)

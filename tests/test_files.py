@@ -32,6 +32,7 @@ from nmtkit.files import (
     read_json_lines,
     read_lines,
     read_toml,
+    remove_folder,
     remove_leftovers,
     sha256_of,
     sha256_of_files,
@@ -391,6 +392,12 @@ class TestAtomicWrites:
         gone.mkdir()
         assert remove_leftovers(tmp_path) == [gone]
         assert names_in(tmp_path) == []
+
+    def test_of_a_link_to_a_folder_only_the_link_is_removed(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "link").symlink_to("elsewhere")
+        remove_folder(tmp_path / "link")
+        assert names_in(tmp_path) == ["elsewhere"]
 
     def test_what_a_running_process_writes_stays_unless_the_folder_is_ours(self, tmp_path: Path) -> None:
         running = tmp_path / f".folder{TEMPORARY_MARK}{platform.node()}-{os.getppid()}"

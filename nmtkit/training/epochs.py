@@ -76,7 +76,10 @@ class SampledEpochs:
             process.communicate()
             self._sampler = None
         if is_finished and self._workers.is_main and self._run.sampled.is_dir():
-            remove_folder(self._run.sampled)
+            for folder in self._run.sampled.glob("epoch-*"):
+                remove_folder(folder)
+            if not self._run.sampled.is_symlink():  # a link leads to another disk, also of a longer training
+                remove_folder(self._run.sampled)
 
     def _begin(self, epoch: int) -> None:
         """Start to sample an epoch, unless it is complete or being sampled."""

@@ -52,6 +52,15 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     assert determined(run) == determined(uninterrupted)
 
 
+def test_drawn_may_be_a_link_to_another_disk(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "other").touch()
+    (run / "drawn").symlink_to(tmp_path / "disk")
+    assert tiny.train(run, SAMPLING, "training.max_steps=1").step == 1
+    assert [path.name for path in (run / "drawn").iterdir()] == ["other"]
+
+
 def draws_otherwise(monkeypatch: pytest.MonkeyPatch, epoch: int, program: str, times: int = 1) -> None:
     """Has an epoch drawn by another program, that many times."""
     command, left = drawing._command, [program] * times
