@@ -136,6 +136,7 @@ def share_update(
     num_processes: int,
     *,
     is_joined: bool = False,
+    rows: Lengths | None = None,
 ) -> list[list[Indices]]:
     """Deal an update's pairs to the processes, and cut each share into micro-batches.
 
@@ -145,6 +146,7 @@ def share_update(
 
     Args:
         is_joined: a micro-batch has at most that many source and target tokens together, see `row_lengths`.
+        rows: number of sequences of each pair, whose source is then the length of the longest times this number.
 
     Returns:
         For each process the pairs of each of its micro-batches.
@@ -153,7 +155,9 @@ def share_update(
     for rank in range(num_processes):
         share = pairs[rank::num_processes]
         longest = row_lengths(source_lengths[share], target_lengths[share], is_joined=is_joined)
-        cuts = cut_by_padded_tokens(longest, tokens_per_micro_batch, limit_padding=True)
+        cuts = cut_by_padded_tokens(
+            longest, tokens_per_micro_batch, limit_padding=True, rows=None if rows is None else rows[share]
+        )
         shares.append([share[start:stop] for start, stop in cuts])
     return shares
 
@@ -167,24 +171,33 @@ def row_lengths(source_lengths: Lengths, target_lengths: Lengths, *, is_joined: 
 
 
 def cut_by_padded_tokens(
-    lengths: Sequence[int] | Lengths, max_tokens: int, *, limit_padding: bool = False
+    lengths: Sequence[int] | Lengths,
+    max_tokens: int,
+    *,
+    limit_padding: bool = False,
+    rows: Sequence[int] | Lengths | None = None,
 ) -> list[tuple[int, int]]:
     """Cut a sequence of sentences into runs of at most ``max_tokens`` tokens with padding, and at least one sentence.
 
     With ``limit_padding``, a run also ends before a sentence that would raise its padding over MAX_PADDING_SHARE.
 
+    Args:
+        lengths: tokens of each sentence; with ``rows``, of all its sequences with padding.
+        rows: number of sequences of each; None: one.
+
     Returns:
         The first index and the end of each run.
     """
     runs: list[tuple[int, int]] = []
-    start, longest, real = 0, 0, 0
-    for stop, length in enumerate(int(length) for length in lengths):
-        longest, real = max(longest, length), real + length
-        padded = longest * (stop - start + 1)
+    start, count, longest, real = 0, 0, 0, 0
+    numbers = [1] * len(lengths) if rows is None else rows
+    for stop, (length, number) in enumerate(zip(map(int, lengths), map(int, numbers), strict=True)):
+        count, longest, real = count + number, max(longest, length // number), real + length
+        padded = longest * count
         wasteful = limit_padding and padded - real > max(MAX_PADDING_SHARE * padded, PADDING_WORTH_A_MICRO_BATCH)
         if stop > start and (padded > max_tokens or wasteful):
             runs.append((start, stop))
-            start, longest, real = stop, length, length
+            start, count, longest, real = stop, number, length // number, length
     if len(lengths):
         runs.append((start, len(lengths)))
     return runs

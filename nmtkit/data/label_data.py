@@ -29,10 +29,10 @@ class LabelData(PairData):
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         super().__init__(folder, is_joined=True)
         ends = np.flatnonzero(self._ids[0] == tokenizer.extract_id)
+        self._sizes, self._first = np.diff(ends, prepend=-1), np.searchsorted(ends, self._offsets[0])  # of sequences
+        self.rows = np.diff(self._first)
         if len(ends):
-            first = np.searchsorted(ends, self._offsets[0][:-1])
-            longest = np.maximum.reduceat(np.diff(ends, prepend=-1), first)
-            self.source_lengths = longest * np.diff(first, append=len(ends))
+            self.source_lengths = np.maximum.reduceat(self._sizes, self._first[:-1]) * self.rows
         self.target_lengths = np.ones_like(self.source_lengths)
         self.extract_id = tokenizer.extract_id
         self._values = None
@@ -50,6 +50,7 @@ class LabelData(PairData):
         return labels if self._values is None else self._values[labels]
 
     def sequence_lengths(self, examples: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        ids, _ = self.joined_ids(0, examples)
-        sizes = np.diff(np.flatnonzero(ids == self.extract_id), prepend=-1)
+        rows = self.rows[examples]
+        before = np.cumsum(rows) - rows  # in the result, of each example
+        sizes = self._sizes[np.repeat(self._first[examples] - before, rows) + np.arange(rows.sum())]
         return sizes, np.ones_like(sizes)

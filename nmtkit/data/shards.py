@@ -223,6 +223,8 @@ class PairData:
     def close(self, *, is_finished: bool = False) -> None:
         """Do nothing; data that are sampled anew for each epoch stop their sampling here."""
 
+    rows: npt.NDArray[np.int64] | None = None
+    """Number of sequences that a model computes for each pair; None: one."""
     noun, unit = "pair", "target tokens"
     """What the data consist of, and what the loss is a mean over; for messages. No unit: each is one."""
 
@@ -233,6 +235,11 @@ class PairData:
     def sequence_lengths(self, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the lengths of source and target of all sequences that a model computes for some pairs."""
         return self.source_lengths[indices], self.target_lengths[indices]
+
+    def padded_lengths(self, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the same lengths in one batch, with padding."""
+        source, target = self.sequence_lengths(indices)
+        return np.full_like(source, source.max()), np.full_like(target, target.max())
 
     @property
     def target_tokens(self) -> npt.NDArray[np.unsignedinteger]:

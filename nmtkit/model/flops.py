@@ -127,24 +127,21 @@ def _num_scores(config: ModelConfig, kind: str, lengths: Lengths, *, causal: boo
     return sum(window.num_scores(int(length)) * int(count) for length, count in zip(different, counts, strict=True))
 
 
-def padding_flops(
-    config: ModelConfig, source_lengths: Lengths, target_lengths: Lengths, passes: Sequence[Lengths]
-) -> int:
+def padding_flops(config: ModelConfig, passes: Sequence[tuple[Lengths, Lengths]]) -> int:
     """Count the operations that padding adds to the forward passes of an update.
 
     These are operations of the layers, since the output product leaves padded positions out.
 
     Args:
-        source_lengths, target_lengths: tokens of all pairs of the data, end symbols counted.
-        passes: indices of the pairs of each forward pass, each padded to its longest pair.
+        passes: tokens of source and target of the sequences of each forward pass, end symbols counted; all are padded
+            to its longest ones.
     """
     if not passes:
         return 0
-    pairs, sizes = np.concatenate(passes), [len(passed) for passed in passes]
-    starts = np.cumsum([0, *sizes[:-1]])
-    real = source_lengths[pairs], target_lengths[pairs]
-    source, target = (np.repeat(np.maximum.reduceat(lengths, starts), sizes) for lengths in real)
-    return forward_flops(config, 0, source, target).flops - forward_flops(config, 0, *real).flops
+    sides = list(zip(*passes, strict=True))
+    real = [np.concatenate(side) for side in sides]
+    padded = [np.concatenate([np.full_like(lengths, lengths.max()) for lengths in side]) for side in sides]
+    return forward_flops(config, 0, *padded).flops - forward_flops(config, 0, *real).flops
 
 
 def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:

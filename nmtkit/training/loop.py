@@ -357,7 +357,7 @@ def _update(
     config, factor = state.model.config, training_factor(state.training)
     counters = update_work(state, data.sequence_lengths(planned.pairs))
     counters.target_tokens = int(data.target_lengths[planned.pairs].sum())
-    counters.flops_padding = factor * padding_flops(config, data.source_lengths, data.target_lengths, micro_batches)
+    counters.flops_padding = factor * padding_flops(config, [data.sequence_lengths(pairs) for pairs in micro_batches])
     return Update(
         step=step,
         loss=loss,
@@ -418,8 +418,7 @@ def training_factor(training: TrainingConfig) -> int:
 
 def micro_batch_size(data: PairData, pairs: Indices) -> int:
     """Return the size that `tokens_per_pass` limits: the number of positions with padding, see `row_lengths`."""
-    longest = (lengths[pairs].max(keepdims=True) for lengths in (data.source_lengths, data.target_lengths))
-    return len(pairs) * int(row_lengths(*longest, is_joined=data.is_joined)[0])
+    return int(row_lengths(*data.padded_lengths(pairs), is_joined=data.is_joined).sum())
 
 
 def real_tokens(data: PairData, pairs: Indices) -> int:
@@ -430,10 +429,11 @@ def real_tokens(data: PairData, pairs: Indices) -> int:
 
 def padded_tokens(data: PairData, pairs: Indices) -> int:
     """Return the source and target tokens of the pairs as one batch, with padding."""
-    return len(pairs) * int(data.source_lengths[pairs].max() + data.target_lengths[pairs].max() - data.is_joined)
+    source, target = data.padded_lengths(pairs)
+    return int(source.sum() + target.sum()) - len(source) * data.is_joined
 
 
 def shares_of(data: PairData, pairs: Indices, limit: int, num_processes: int) -> list[list[Indices]]:
     """Return the micro-batches of an update for each process, see `share_update`."""
     lengths = data.source_lengths, data.target_lengths
-    return share_update(pairs, *lengths, limit, num_processes, is_joined=data.is_joined)
+    return share_update(pairs, *lengths, limit, num_processes, is_joined=data.is_joined, rows=data.rows)

@@ -42,7 +42,7 @@ ROUNDED_TO = 256
 SAMPLED_UPDATES = 256
 """Updates that statistics of micro-batches are taken from: cutting all those of millions of pairs takes seconds."""
 HEAVY_UPDATES = 32
-"""Updates, for each of three criteria, among which the heaviest micro-batches are looked for."""
+"""Updates, for each of four criteria, among which the heaviest micro-batches are looked for."""
 TRIED_SECONDS = 2.0
 """Time after which the measurement of the first update's rate begins no further micro-batch."""
 
@@ -52,13 +52,14 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
 
     They are looked for among the updates with the longest sentences and those that fill their micro-batches best.
     """
-    sources = np.array([int(data.source_lengths[pairs].max()) for pairs in plan.updates])
-    targets = np.array([int(data.target_lengths[pairs].max()) for pairs in plan.updates])
-    counts = np.array([-(-len(pairs) // num_processes) for pairs in plan.updates])
+    lengths = (data.sequence_lengths(pairs) for pairs in plan.updates)
+    sizes, sources, targets = np.array([(len(source), source.max(), target.max()) for source, target in lengths]).T
+    largest = np.array([int(data.source_lengths[pairs].max()) for pairs in plan.updates])
+    counts = -(-sizes // num_processes)
     rows = row_lengths(sources, targets, is_joined=data.is_joined)
     filled = np.minimum(counts * rows, tokens_per_pass) * (sources + targets) // rows
     chosen = set[int]()
-    for weight in (sources, targets, filled):
+    for weight in (sources, targets, filled, largest):
         chosen.update(np.argsort(-weight, kind="stable")[:HEAVY_UPDATES].tolist())
     candidates = [
         micro_batch
@@ -68,8 +69,8 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     ]
 
     def attention(pairs: Indices) -> int:
-        source, target = int(data.source_lengths[pairs].max()), int(data.target_lengths[pairs].max())
-        return len(pairs) * (source**2 + target**2 + source * target)
+        source, target = data.padded_lengths(pairs)
+        return int((source**2 + target**2 + source * target).sum())
 
     most_tokens = max(candidates, key=lambda pairs: padded_tokens(data, pairs))
     most_attention = max(candidates, key=attention)
@@ -209,7 +210,9 @@ def _fit_to_memory(state: TrainingState, data: PairData, plan: EpochPlan, worker
     It is not larger than an update needs.
     """
     processes = workers.num_processes
-    needed = max(micro_batch_size(data, pairs) // len(pairs) * -(-len(pairs) // processes) for pairs in plan.updates)
+    needed = max(
+        -(-micro_batch_size(data, pairs) * -(-len(pairs) // processes) // len(pairs)) for pairs in plan.updates
+    )
 
     def measure(limit: int) -> tuple[int, int] | None:
         heaviest = heaviest_micro_batches(plan, data, limit, processes)

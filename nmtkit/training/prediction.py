@@ -16,7 +16,7 @@ import torch
 
 from nmtkit.config.corpus_entries import one_language
 from nmtkit.config.schema import Recipe, TrainingConfig
-from nmtkit.data.batching import EpochPlan, pairs_of_epoch, plan_epoch, share_update
+from nmtkit.data.batching import EpochPlan, Indices, pairs_of_epoch, plan_epoch, share_update
 from nmtkit.data.shards import PairData, Part
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
 from nmtkit.errors import NmtkitError
@@ -57,6 +57,7 @@ class PairLengths:
     Attributes:
         num_pairs: pairs per epoch; None where the lengths are an assumed sample.
         parts: the corpora with their weights; none: every pair once per epoch.
+        data: the pairs themselves, where they are prepared.
     """
 
     source: Lengths
@@ -64,11 +65,12 @@ class PairLengths:
     num_pairs: int | None
     origin: str
     parts: tuple[Part, ...] = ()
+    data: PairData | None = None
 
     @classmethod
     def of_data(cls, data: PairData, origin: str = "the prepared data") -> "PairLengths":
         """Return those of RUN/data/train, or of an epoch sampled from it."""
-        return cls(data.source_lengths, data.target_lengths, data.pairs_per_epoch, origin, tuple(data.parts))
+        return cls(data.source_lengths, data.target_lengths, data.pairs_per_epoch, origin, tuple(data.parts), data)
 
     @classmethod
     def assumed(cls, longest: int, source_tokens: int | None = None, *, labels: bool = False) -> "PairLengths":
@@ -100,6 +102,10 @@ class PairLengths:
         """Return a sample of the sequences of running text, which are equally long."""
         targets = np.full(_ASSUMED_PAIRS, length, np.int64)
         return cls(np.ones_like(targets), targets, None, "data.sequence_length")
+
+    def sequence_lengths(self, pairs: Indices) -> tuple[Lengths, Lengths]:
+        """Return the lengths of source and target of all sequences that a model computes for some pairs."""
+        return (self.source[pairs], self.target[pairs]) if self.data is None else self.data.sequence_lengths(pairs)
 
     def plan(self, training: TrainingConfig, epoch: int) -> EpochPlan:
         return plan_epoch(
@@ -214,10 +220,12 @@ def predict(
 
     def work(updates: list[Any]) -> Counters:
         pairs = np.concatenate(updates)
-        return forward_flops(
-            recipe.model, output_vocab, lengths.source[pairs], lengths.target[pairs], training_factor(training),
+        counters = forward_flops(
+            recipe.model, output_vocab, *lengths.sequence_lengths(pairs), training_factor(training),
             source_outputs=training.source_loss > 0, head_size=recipe.model.linear_columns(*vocab_sizes),
         )  # fmt: skip
+        counters.target_tokens = int(lengths.target[pairs].sum())
+        return counters
 
     epoch_work = work(plan.updates)
     updates, limit = _num_updates(training, is_prepared, per_epoch, epoch_work.flops / per_epoch / hardware.speed)
@@ -235,8 +243,9 @@ def predict(
     # A sample has far too much padding: the larger the corpus, the more alike the lengths in a micro-batch.
     padding = None
     if is_prepared:
-        share = _share_of_padding(recipe, output_vocab, lengths, plan, per_micro_batch, hardware)
-        padding = round(total.flops * share)
+        sample = _sampled_micro_batches(recipe, lengths, plan, per_micro_batch, hardware.devices)
+        added = padding_flops(recipe.model, [lengths.sequence_lengths(pairs) for pairs in sample])
+        padding = round(total.flops * (training_factor(training) * added / work(sample).flops))
     weights = 4 * count_parameters(recipe.model, *vocab_sizes)
     first_update_bytes = (3 if hardware.devices > 1 else 2) * weights  # Adam's moments, and the exchange of gradients
     weight_bytes = (3 if training.ema_decay else 2) * weights  # weights, gradients and their moving average
@@ -290,13 +299,13 @@ def _num_updates(
     return int(limits[limit]), limit
 
 
-def _share_of_padding(
-    recipe: Recipe, vocab: int, lengths: PairLengths, plan: EpochPlan, tokens_per_pass: int, hardware: Hardware
-) -> float:
-    """Return the padding of updates spread evenly over the epoch, as a share of their operations."""
-    count = max(8, SAMPLED_UPDATES // hardware.devices)
+def _sampled_micro_batches(
+    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, tokens_per_pass: int, devices: int
+) -> list[Indices]:
+    """Return the micro-batches of updates spread evenly over the epoch."""
+    count = max(8, SAMPLED_UPDATES // devices)
     chosen = np.unique(np.linspace(0, len(plan.updates) - 1, count).astype(int))
-    micro_batches = [
+    return [
         pairs
         for index in chosen
         for share in share_update(
@@ -304,11 +313,9 @@ def _share_of_padding(
             lengths.source,
             lengths.target,
             tokens_per_pass,
-            hardware.devices,
+            devices,
             is_joined=recipe.model.is_joined,
+            rows=None if lengths.data is None else lengths.data.rows,
         )
         for pairs in share
     ]
-    pairs = np.concatenate(micro_batches)
-    real = forward_flops(recipe.model, vocab, lengths.source[pairs], lengths.target[pairs]).flops
-    return padding_flops(recipe.model, lengths.source, lengths.target, micro_batches) / real

@@ -119,7 +119,8 @@ class Validator:
         self._batches: list[tuple[int, list[int]]] = []  # each with the index of its direction
         for number in range(len(self._directions)):
             pairs = [pair for pair in order if of_pair[pair] == number]
-            slices = cut_by_padded_tokens([rows[pair] for pair in pairs], tokens_per_pass)
+            sequences = None if self._data.rows is None else self._data.rows[pairs]
+            slices = cut_by_padded_tokens([rows[pair] for pair in pairs], tokens_per_pass, rows=sequences)
             self._batches += [(number, pairs[start:stop]) for start, stop in slices]
         if recipe.training.validate_bleu:
             self._metric = "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized"

@@ -113,7 +113,7 @@ def test_real_operations_and_those_of_padding_are_all_that_a_pass_computes(
     data = PairData(tmp_path / "train")
     passes = [np.array([4, 0, 9]), np.array([2]), np.array([1, 3, 5, 6, 7, 8, 10])]
 
-    padding = padding_flops(model.config, data.source_lengths, data.target_lengths, passes)
+    padding = padding_flops(model.config, [data.sequence_lengths(passed) for passed in passes])
     real = forward_flops(model.config, target_vocab, data.source_lengths, data.target_lengths).flops
     assert padding > 0
     batches = [make_batch(data, passed) for passed in passes]
@@ -125,8 +125,9 @@ def test_real_operations_and_those_of_padding_are_all_that_a_pass_computes(
 
 
 def test_passes_of_equal_lengths_have_no_padding() -> None:
-    lengths = np.array([3, 5, 3, 5])
+    short, long = np.array([3, 3]), np.array([5, 5])
     config = model_of({})[0].config
-    assert padding_flops(config, lengths, lengths, [np.array([0, 2]), np.array([1, 3])]) == 0
-    assert padding_flops(config, lengths, lengths, []) == 0
-    assert padding_flops(config, lengths, lengths, [np.array([0, 1, 2, 3])]) > 0
+    assert padding_flops(config, [(short, short), (long, long)]) == 0
+    assert padding_flops(config, []) == 0
+    both = np.concatenate([short, long])
+    assert padding_flops(config, [(both, both)]) > 0

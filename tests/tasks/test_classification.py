@@ -26,6 +26,8 @@ from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.evaluation.cost import training_cost
+from nmtkit.files import read_json
 from nmtkit.model.decoder_only import DecoderOnly, build_model
 from nmtkit.model.flops import TRAINING_FACTOR, count_parameters, forward_flops
 from nmtkit.model_folder import load_model
@@ -36,6 +38,7 @@ from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training.loop import micro_batch_size, padded_tokens, plan_of, real_tokens, shares_of
 from nmtkit.training.loss import label_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
@@ -474,6 +477,30 @@ def test_micro_batches_count_the_padding_of_the_sequences_of_an_example(tmp_path
     assert batch.target_in.numel() == data.source_lengths[:2].sum() == 2 * 3 * 13
     lengths, _ = data.sequence_lengths(np.array([0]))
     assert lengths.tolist() == batch.target_lengths[:3].tolist() == [13, 5, 5]
+
+
+@pytest.mark.parametrize(("task", "example"), [("similarity", of_similar), ("choice", of_choice)])
+def test_figures_of_examples_count_their_sequences(
+    tmp_path: Path, task: str, example: Callable[[random.Random], tuple[str, str]]
+) -> None:
+    limits = ["training.max_steps=99", "training.max_epochs=1", "training.tokens_per_pass=100"]
+    recipe, run = load_recipe(write_project(tmp_path, task, example), limits), Run(tmp_path / "run")
+    prepare(recipe, run.folder)
+    data, added = LabelData(run.data / "train", run.tokenizer()), 0
+    for pairs in plan_of(data, recipe.training, 0).updates:
+        for passed in shares_of(data, pairs, 100, 1)[0]:
+            batch = make_batch(data, passed)
+            positions, ones = batch.target_in.numel(), np.ones(len(batch.target_in), np.int64)
+            assert padded_tokens(data, passed) == micro_batch_size(data, passed) == positions <= 100
+            assert real_tokens(data, passed) == batch.target_lengths.sum()
+            padded, real = ones * batch.target_in.size(1), batch.target_lengths.numpy()
+            added += forward_flops(recipe.model, 0, padded, ones, TRAINING_FACTOR).flops
+            added -= forward_flops(recipe.model, 0, real, ones, TRAINING_FACTOR).flops
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    predicted, cost = read_json(run.prediction), training_cost(run.folder)
+    assert cost["flops_padding"] == added > 0
+    keys = ("updates", "target_tokens", "flops", "flops_attention", "flops_output", "flops_padding")
+    assert {key: predicted[key] for key in keys} == {key: cost[key] for key in keys}
 
 
 @pytest.mark.parametrize("unused", ["model.share_embeddings=none", "model.output_bias=true"])

@@ -209,7 +209,7 @@ def test_padding_costs_what_the_passes_add(data: PairData) -> None:
         (update,) = run(state, data, training, 1)
         pairs = planned(data, training)[0]
         passes = share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, 1)[0]
-        expected = padding_flops(state.model.config, data.source_lengths, data.target_lengths, passes)
+        expected = padding_flops(state.model.config, [data.sequence_lengths(passed) for passed in passes])
         assert update.flops_padding == 3 * expected
         assert (expected > 0) == (tokens_per_pass == 40)
 

@@ -34,6 +34,7 @@ def cpu(devices: int = 1, **changes: Any) -> Hardware:
         ["training.max_steps=14"],  # two whole epochs
         ["training.max_steps=9", "training.r_drop=1.0"],
         ["training.max_steps=100", "training.max_epochs=1"],
+        ["training.max_steps=7", "model.architecture=decoder", "training.source_loss=1.0"],
     ],
 )
 def test_predicted_operations_and_tokens_are_those_that_training_counts(
@@ -44,7 +45,7 @@ def test_predicted_operations_and_tokens_are_those_that_training_counts(
     predicted, cost = read_json(run / "prediction.json"), training_cost(run)
     assert predicted["updates"] == cost["updates"] > 0
     assert {key: predicted[key] for key in COUNTED} == {key: cost[key] for key in COUNTED}
-    assert predicted["flops_padding"] == pytest.approx(cost["flops_padding"], rel=0.2)
+    assert predicted["flops_padding"] == pytest.approx(cost["flops_padding"], rel=0.1)
     assert predicted["lengths"] == "the prepared data"
     assert (predicted["rate"], predicted["mfu_source"]) == (1e9, REACHED)
     assert predicted["seconds"] == pytest.approx(predicted["flops"] / (1e9 * predicted["mfu"]))
