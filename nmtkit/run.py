@@ -159,8 +159,9 @@ class Run:
 
     def latest_state(self) -> Path | None:
         """Return the state.json or provenance.json of the latest resume state or checkpoint; None without either."""
-        states = [folder / "state.json" for folder in self.resume_states()]
-        states += [folder / "provenance.json" for folder in self.checkpoints()]
+        # Checkpoints first: that of the last update contains the time of its validation.
+        states = [folder / "provenance.json" for folder in self.checkpoints()]
+        states += [folder / "state.json" for folder in self.resume_states()]
         return max((path for path in states if path.is_file()), key=lambda path: step_of(path.parent), default=None)
 
     def whole_checkpoints(self, count: int | None = None) -> list[Path]:

@@ -25,6 +25,7 @@ class LabelData(PairData):
     """
 
     noun, unit = "label", ""
+    rows: npt.NDArray[np.int64]
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         super().__init__(folder, is_joined=True)

@@ -138,10 +138,13 @@ def padding_flops(config: ModelConfig, passes: Sequence[tuple[Lengths, Lengths]]
     """
     if not passes:
         return 0
-    sides = list(zip(*passes, strict=True))
-    real = [np.concatenate(side) for side in sides]
-    padded = [np.concatenate([np.full_like(lengths, lengths.max()) for lengths in side]) for side in sides]
-    return forward_flops(config, 0, *padded).flops - forward_flops(config, 0, *real).flops
+
+    def work(lengths: Sequence[tuple[Lengths, Lengths]]) -> int:
+        sources, targets = zip(*lengths, strict=True)
+        return forward_flops(config, 0, np.concatenate(sources), np.concatenate(targets)).flops
+
+    padded = [(np.full_like(source, source.max()), np.full_like(target, target.max())) for source, target in passes]
+    return work(padded) - work(passes)
 
 
 def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:

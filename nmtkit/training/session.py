@@ -238,7 +238,7 @@ class _Session:
             # Between two epochs, so the state is complete.
             if self._workers.is_main and free_bytes(self._run.folder) >= self._state.num_bytes():
                 self._save_state(is_regular=self._has_saved)
-            if not self._is_any_stopping():
+            if not self._hear(self._all_flags()):
                 raise
             return self._stop.reason
         raise AssertionError("updates have no end")
@@ -257,19 +257,23 @@ class _Session:
         if has_failed(progress):
             self._roll_back()
             return None
-        now, *energy = update.flags[2:]
+        self._count_time(update.flags)
+        # By the clock of the update that follows, so that the time they take does not count.
+        if self._has_validated:
+            progress.last_validation_seconds = progress.seconds
+        if self._has_saved:
+            progress.last_checkpoint_seconds = progress.seconds
+        self._has_validated = self._has_saved = False
+        self._reporter.add(update)
+        return self._finish(update, is_stopping=self._hear(update.flags))
+
+    def _count_time(self, flags: list[float]) -> None:
+        """Set time and energy of the training so far, by the sums of all flags."""
+        progress, (now, *energy) = self._state.progress, flags[2:]
         progress.device_seconds += (now - progress.seconds) * self._workers.num_processes
         progress.seconds = now
         for key, before, measured in zip(ENERGY, self._energy_before, energy, strict=True):
             setattr(progress, key, before + measured)
-        # By the clock of the update that follows, so that the time they take does not count.
-        if self._has_validated:
-            progress.last_validation_seconds = now
-        if self._has_saved:
-            progress.last_checkpoint_seconds = now
-        self._has_validated = self._has_saved = False
-        self._reporter.add(update)
-        return self._finish(update, is_stopping=self._hear(update.flags))
 
     def _hear(self, flags: list[float]) -> bool:
         """Return whether any process was requested to stop, by the sums of all flags; then all processes know."""
@@ -279,9 +283,10 @@ class _Session:
             self._stop.number = int(number / requests) if number / requests in STOP_SIGNALS else signal.SIGTERM
         return bool(requests)
 
-    def _is_any_stopping(self) -> bool:
-        """Return whether any process has been requested to stop by now; all processes call this together."""
-        return self._hear(self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist())
+    def _all_flags(self) -> list[float]:
+        """Return the sums of the flags of all processes, which call this together."""
+        sums: list[float] = self._workers.sum(torch.tensor(self._flags(), dtype=torch.float64)).tolist()
+        return sums
 
     def _finish(self, update: Update, *, is_stopping: bool) -> str | None:
         """Validate, report and save as is due after an update; return why training ends here, if it does.
@@ -320,8 +325,10 @@ class _Session:
         """Return None when a process was requested to stop meanwhile."""
         with self._reporter.doing("validating"), self._state.averaged() as model:
             validation = validator(model, lambda: self._stop.number is not None)
+        flags = self._all_flags()
+        self._count_time(flags)
         if validation is None:
-            self._is_any_stopping()
+            self._hear(flags)
         return validation
 
     def _end_so_far(self) -> tuple[bool, bool, Validation | None]:

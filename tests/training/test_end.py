@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,16 @@ class TestEveryLimit:
         weights = read_tensors(Run(run).checkpoints()[-1] / "model.safetensors")
         saved = read_tensors(run / f"resume/step-{step:08d}/weights.safetensors")
         assert all(same_bits(weights[name], saved[name]) for name in saved)
+
+    @pytest.mark.parametrize("step", [3, 5])  # without a validation that was due, and with one
+    def test_the_time_of_the_last_validation_counts(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        call_at(monkeypatch, validation, "batch_loss", 1, lambda: time.sleep(1.5))
+        tiny.train(run, f"training.max_steps={step}")
+        cost = training_cost(run)
+        assert cost["seconds"] == pytest.approx(cost["device_seconds"]) and cost["seconds"] > 1.5
 
     def test_patience_too(self, tiny: TinyProject, tmp_path: Path) -> None:
         run = tiny.copy(tmp_path / "run")

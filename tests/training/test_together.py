@@ -82,7 +82,7 @@ def test_the_clock_of_what_was_done_at_a_save_starts_after_a_resume_too(
     before = read_json(run / f"resume/step-{step:08d}/state.json")
     assert before["checkpointed"] == (kind == "checkpoint") and before["validated"] == (kind == "validation")
     assert before["progress"][f"last_{kind}_seconds"] < before["progress"]["seconds"]
-    tiny.train(run, f"training.max_steps={step + 1}", "training.keep_last=5")
+    tiny.train(run, f"training.max_steps={step + 1}", "training.keep_last=5", "training.validate_every_steps=100")
     after = read_json(run / f"resume/step-{step + 1:08d}/state.json")
     assert after["progress"][f"last_{kind}_seconds"] == after["progress"]["seconds"]
 
