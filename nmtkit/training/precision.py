@@ -18,9 +18,8 @@ from nmtkit.console import amount, log
 from nmtkit.data.batch import Batch, batch_of, label_batch
 from nmtkit.distributed.cpu import has_bf16_instructions
 from nmtkit.distributed.workers import ComputedPrecision, Workers
-from nmtkit.model.flops import forward_flops
 from nmtkit.text.vocabulary import SPECIAL_PIECES
-from nmtkit.training.loop import run_micro_batch, training_factor
+from nmtkit.training.loop import run_micro_batch, update_work
 from nmtkit.training.micro_batches import leaving_no_trace
 from nmtkit.training.state import TrainingState
 
@@ -119,11 +118,8 @@ def trial_rates(
             is_over = round_ > 0 and (is_hopeless or time.perf_counter() > end)
             if is_over:
                 break
-        lengths = np.full(num_pairs, length)
-        flops = forward_flops(
-            config, vocab, lengths, lengths, training_factor(state.training),
-            source_outputs=state.training.source_loss > 0,
-        ).flops  # fmt: skip
+        one, both = np.ones(num_pairs, np.int64), np.full(num_pairs, length)
+        flops = update_work(state, (both, both) if config.head == "none" else (both - 1, one)).flops
         rates = {precision: flops / taken for precision, taken in seconds.items()}
         if is_over:
             break

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
@@ -163,6 +164,22 @@ def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, A
     assert all(parameter.grad is None for parameter in state.model.parameters())
     assert not state.model.training
     assert not state.optimizer.state
+
+
+@pytest.mark.parametrize("head", ["none", "classes"])
+def test_the_operations_of_a_trial_are_those_that_torch_counts(monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+    counted = []
+
+    def run_pass(*arguments: Any) -> None:
+        with FlopCounterMode(display=False) as counter:
+            run_micro_batch(*arguments)
+        counted.append(counter.get_total_flops())
+
+    run_micro_batch, clock = precision.run_micro_batch, itertools.count(0.0, 0.01)
+    monkeypatch.setattr(precision, "run_micro_batch", run_pass)
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
+    state = state_of({"source_loss": 0.0}, architecture="decoder", head=head)
+    assert trial_rates(state, ALONE, ["float32"]) == {"float32": pytest.approx(counted[-1] / 0.01)}
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
