@@ -171,12 +171,13 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
     translator: Engine | None = None
     for name in Run(run_dir).test_sets():
         source, output = Run(run_dir).test_text(name).source, Run(run_dir).translation(name)
-        target = recipe.data.of_test(name).target_language
+        source_language, target_language = recipe.data.tests.get(name, recipe.data.directions[0])
         made_from = {
             "model_sha256": sha256_of(model / "model.safetensors"),
             "source_sha256": sha256_of(source),
             "decoding": recipe.decoding.model_dump(mode="json"),
-            **({"target_language": target} if recipe.data.target_tags else {}),
+            **({"target_language": target_language} if recipe.data.target_tags else {}),
+            **({"source_language": source_language} if recipe.data.has_source_tags else {}),
         }
         if Run(run_dir).is_translated(name, made_from):
             log.info("%s is up to date", output)
@@ -187,7 +188,11 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         remove_pipe(output)
         several = len(translator.tokenizer.target_languages) > 1  # also where a model of many languages is fine-tuned
         # As in validation, and as others translate test sets: a line is one source, whatever is in it.
-        request = TranslationRequest(target_language=target if several else None, split="never")
+        request = TranslationRequest(
+            source_language=source_language if recipe.data.has_source_tags else None,
+            target_language=target_language if several else None,
+            split="never",
+        )
         job = TranslationJob(translator, request)
         title = f"{translator.task.activity} {name}"
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)

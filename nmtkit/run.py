@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import stored_recipe, to_toml
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
@@ -223,7 +224,7 @@ class Run:
         if not output.is_file():
             data = self.recipe().data
             command = ["nmtkit", "classify" if data.has_labels else "translate", str(self.folder)]
-            command += ["--to", data.tests[test_set][1]] if data.target_tags and test_set in data.tests else []
+            command += language_options(data, data.tests[test_set]) if test_set in data.tests else []
             command += ["--input", str(text.source), "--output", str(output)]
             raise DataError(f"{output}: missing; make it with `{shlex.join(command)}`")
         for path in (text.source, text.reference):
@@ -287,6 +288,12 @@ def _unwritable(path: Path, reason: str) -> NmtkitError:
     return NmtkitError(
         f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); fix this, or use another --run-dir"
     )
+
+
+def language_options(data: DataConfig, direction: tuple[str, str]) -> list[str]:
+    """Return the options of `nmtkit translate` that choose a direction of a recipe's model, if it has several."""
+    options = ["--from", direction[0]] if data.has_source_tags else []
+    return [*options, "--to", direction[1]] if data.has_source_tags or data.target_tags else options
 
 
 def set_translated_as(output: Path) -> tuple[Run, str] | None:

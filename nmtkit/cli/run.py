@@ -56,6 +56,7 @@ def command(
     from nmtkit.distributed.launch import launch
     from nmtkit.distributed.workers import check_processes, is_launched
     from nmtkit.pipeline import run
+    from nmtkit.run import language_options
     from nmtkit.tasks.known import task_of
 
     if console.environment_number("WORLD_SIZE", 1) > 1:
@@ -86,8 +87,10 @@ def command(
     if not task.has_text:
         use += " --random"
     elif task.has_source:
-        sentence = "".join(_print_outputs(folder, test, task.noun) for test in list(result.scores)[:1])
-        use += f" --to {next(iter(loaded.data.target_languages))}" if loaded.data.target_tags else ""
+        test = next(iter(result.scores), "")
+        sentence = _print_outputs(folder, test, task.noun) if test else ""
+        direction = loaded.data.tests.get(test, loaded.data.directions[0])
+        use = shlex.join(["nmtkit", task.command, str(folder), *language_options(loaded.data, direction)])
         use = f"echo {shlex.quote(sentence)} | {use}" if sentence else f"{use} --input FILE"
     else:
         use += " --prompt '...'"

@@ -360,6 +360,11 @@ class DataConfig(Section):
         codes = self.target_languages
         return {code: f"<2{code}>" for code in codes} if len(codes) > 1 else {}
 
+    @property
+    def has_source_tags(self) -> bool:
+        """True if there are several directions of an imported model, whose sources may begin with their language."""
+        return self.subwords == "imported" and self.has_directions
+
     def in_direction(self, direction: tuple[str, str]) -> "DataConfig":
         """Return these settings with the languages of one direction."""
         return self.model_copy(update=dict(zip(("source_language", "target_language"), direction, strict=True)))

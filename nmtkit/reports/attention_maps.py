@@ -79,7 +79,11 @@ class AttentionMap:
 
 
 def attention_maps(
-    loaded: "LoadedModel", source: str, target: str, target_language: str | None = None
+    loaded: "LoadedModel",
+    source: str,
+    target: str,
+    target_language: str | None = None,
+    source_language: str | None = None,
 ) -> list[AttentionMap]:
     """Return the attention of a model that reads the source and writes the target: encoder, decoder, cross.
 
@@ -87,7 +91,7 @@ def attention_maps(
     is the one before.
 
     Args:
-        target_language: for a model with several target languages, see `Tokenizer.in_direction`.
+        target_language, source_language: for a model with several, see `Tokenizer.in_direction`.
 
     Raises:
         DataError: a side is empty or too long, the target is not one of the model's task, or no language is chosen.
@@ -96,7 +100,7 @@ def attention_maps(
     from nmtkit.data.batch import batch_of
     from nmtkit.model.attention_weights import attention_weights
 
-    tokenizer = loaded.tokenizer.in_direction(target_language)
+    tokenizer = loaded.tokenizer.in_direction(target_language, source_language)
     task = task_of(tokenizer)
     if task.command != "translate":
         raise ModelError(f"this model {task.does}; attention is shown for models that translate")

@@ -188,27 +188,32 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
     return sorted(found, key=lambda sentence: (sentence.quality, sentence.line))
 
 
-def example_pair(run: RunFacts) -> tuple[str, str, str | None] | None:
+def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | None:
     """Return a source with the run's own translation of it, for a picture of attention: from the last validation, else
-    the first one of a test set that is neither short nor long, else without a model the reference; and the language of
-    the translation, where there are several."""
+    the first one of a test set that is neither short nor long, else without a model the reference; and the languages of
+    the translation and of the source that `Tokenizer.in_direction` needs."""
     if run.task.command != "translate":
         return None
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:
             if sample["source"].strip() and sample["hypothesis"].strip():
-                return sample["source"], sample["hypothesis"], sample.get("target_language")
+                return (
+                    sample["source"],
+                    sample["hypothesis"],
+                    sample.get("target_language"),
+                    sample.get("source_language"),
+                )
     files, data = Run(run.folder), Run(run.folder).recipe().data
-    codes = {name: data.of_test(name).target_language if data.has_directions else None for name in files.test_sets()}
-    texts = [(files.test_text(name), files.translation(name), code) for name, code in codes.items()]
+    texts = [(files.test_text(name), files.translation(name), data.tests.get(name)) for name in files.test_sets()]
     target_is_text = run.task.own_metric is None
-    code = run.get("data/manifest.json", "valid_directions", 0, 0, 1)
-    for text, output, language in [*texts, (files.valid_text, files.valid_text.reference, code)]:
+    of_valid = run.get("data/manifest.json", "valid_directions", 0, 0)
+    for text, output, direction in [*texts, (files.valid_text, files.valid_text.reference, of_valid)]:
         target = output if output.is_file() else text.reference
         if text.source.is_file() and target.is_file():
             for pair in zip(read_lines(text.source), read_lines(target), strict=False):
                 if all(5 <= len(side.split()) <= 20 for side in (pair if target_is_text else pair[:1])):
-                    return *pair, language
+                    from_, to = direction if direction and data.has_directions else (None, None)
+                    return *pair, to, from_ if data.has_source_tags else None
     return None
 
 

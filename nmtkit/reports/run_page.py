@@ -242,12 +242,12 @@ def _attention(run: RunFacts, index: int) -> dict[str, Any]:
     except NmtkitError as error:
         log.warning("%s: no attention in the report: %s", run.name, error)
         return {"missing": str(error)}
-    to = f" --to {pair[2]}" if pair[2] else ""
+    codes = "".join(f" --{option} {code}" for option, code in zip(("to", "from"), pair[2:], strict=True) if code)
     return {
         "source": pair[0],
         "target": pair[1],
         "picture": Markup(attention_maps.section(f"attention-{index}", maps, words=True)),
-        "command": f"{run.command('attention')} --source {shlex.quote(pair[0])}{to} --output attention.html",
+        "command": f"{run.command('attention')} --source {shlex.quote(pair[0])}{codes} --output attention.html",
     }
 
 

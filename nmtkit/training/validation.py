@@ -165,11 +165,12 @@ class Validator:
     def _samples(self, hypotheses: dict[int, str]) -> list[dict[str, str]]:
         """Return the first lines of each direction."""
         several, rounds = len(self._directions) > 1, range(NUM_SAMPLES)
-        lines = [(own[at], code) for at in rounds for (_, code), own in self._directions if at < len(own)]
+        lines = [(own[at], direction) for at in rounds for direction, own in self._directions if at < len(own)]
         return [
             {"source": self._sources[line], "reference": self._references[line], "hypothesis": hypotheses[line]}
-            | ({"target_language": code} if several else {})
-            for line, code in lines[:NUM_SAMPLES]
+            | ({"target_language": target} if several else {})
+            | ({"source_language": source} if several and self._recipe.data.has_source_tags else {})
+            for line, (source, target) in lines[:NUM_SAMPLES]
         ]
 
     @torch.inference_mode()
@@ -201,20 +202,23 @@ class Validator:
         """Return BLEU of each direction, and the translation of each line."""
         translator = Translator([model], self._tokenizer, self._recipe.decoding)
         scores, hypotheses = list[float | None](), dict[int, str]()
-        for ((_, target), lines), scorer in zip(self._directions, self._scorers, strict=True):
-            found = self._translate_lines(translator, [self._sources[line] for line in lines], target, vote)
+        for (direction, lines), scorer in zip(self._directions, self._scorers, strict=True):
+            found = self._translate_lines(translator, [self._sources[line] for line in lines], direction, vote)
             scores.append(None if found is None else scorer.score(found, [self._metric])[self._metric].score)
             hypotheses.update(zip(lines, found or [""] * len(lines), strict=True))
         return scores, hypotheses
 
     def _translate_lines(
-        self, translator: Translator, sources: list[str], target: str, vote: Callable[..., Any]
+        self, translator: Translator, sources: list[str], direction: tuple[str, str], vote: Callable[..., Any]
     ) -> list[str] | None:
         """Return the translations of lines, a share of them by each process; None after a divergence."""
         rank, processes = self._workers.rank, self._workers.num_processes
         mine, diverged = list[str](), False
         start, stop = (len(sources) * number // processes for number in (rank, rank + 1))
-        request = TranslationRequest(before=sources[:start], target_language=target, split="never")
+        source = direction[0] if self._recipe.data.has_source_tags else None
+        request = TranslationRequest(
+            before=sources[:start], source_language=source, target_language=direction[1], split="never"
+        )
         try:
             found = translator.translations(sources[start:stop], request, before_batch=vote)
             mine = [best.text for best, *_ in found]

@@ -16,6 +16,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_json, read_json_lines, read_lines
+from nmtkit.pipeline import RunResult
 from nmtkit.pipeline import run as run_all
 from nmtkit.run import Run
 from tests.conftest import Outcome
@@ -152,6 +153,16 @@ def test_a_missing_translation_names_a_command_with_its_language(run: Path) -> N
             Run(run).read_translated("t.en-fr")
     finally:
         kept.rename(output)
+
+
+def test_the_command_to_try_next_is_in_the_direction_of_the_sentence_in_it(
+    run: Path, run_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmtkit.pipeline.run", lambda *_, **__: RunResult(0, {"t.en-fr": {}}))
+    code, out, _ = run_command("run", run / "recipe.toml", "--run-dir", run)
+    assert code == 0
+    assert "of the test set t.en-fr" in out
+    assert f"| nmtkit translate {run} --to fr\n" in out
 
 
 def test_report_card_cost_and_comparison_know_the_languages(run: Path, run_command: Command, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import ModelConfig
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.engine import Segment, TranslationRequest
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
@@ -604,17 +604,25 @@ max_length = 8
 """
 
 
-@pytest.mark.parametrize("kind", ["marian", "m2m100"])
-def test_an_imported_model_is_trained_further(tmp_path: Path, kind: str) -> None:
-    model = Imported(tmp_path, kind)
+def write_texts(folder: Path) -> None:
     for name, pairs in (("train", PAIRS[:60]), ("valid", PAIRS[60:66])):
         for side, code in enumerate(("en", "de")):
             text = "".join(f"{each[side]}\n" for each in pairs)
-            (tmp_path / f"{name}.{code}").write_text(text, encoding="utf-8")
+            (folder / f"{name}.{code}").write_text(text, encoding="utf-8")
+
+
+def changed_settings(config: ModelConfig) -> str:
+    """The lines of [model] that differ from the defaults."""
     defaults = ModelConfig().model_dump()
-    stated = {key: value for key, value in model.loaded.model.config.model_dump(mode="json").items()
-              if value != defaults[key]}  # fmt: skip
-    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in stated.items())
+    stated = {key: value for key, value in config.model_dump(mode="json").items() if value != defaults[key]}
+    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in stated.items())
+
+
+@pytest.mark.parametrize("kind", ["marian", "m2m100"])
+def test_an_imported_model_is_trained_further(tmp_path: Path, kind: str) -> None:
+    model = Imported(tmp_path, kind)
+    write_texts(tmp_path)
+    settings = changed_settings(model.loaded.model.config)
     recipe_file = tmp_path / "mine.toml"
     recipe_file.write_text(RECIPE.format(source="en", target="de", model=settings), encoding="utf-8")
     run, recipe = Run(tmp_path / "run"), load_recipe(str(recipe_file))
@@ -638,6 +646,44 @@ def test_an_imported_model_is_trained_further(tmp_path: Path, kind: str) -> None
     recipe_file.write_text(RECIPE.format(source="en", target="fr", model=settings), encoding="utf-8")
     with pytest.raises(RecipeError, match=r"target_language = 'fr', but the tokenizer of"):
         prepare(load_recipe(str(recipe_file)), tmp_path / "other")
+
+
+@pytest.mark.parametrize("default", ["en", None])
+def test_each_direction_is_validated_and_translated_with_its_source_language(
+    tmp_path: Path, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, default: str | None
+) -> None:
+    write_m2m100(tmp_path / "theirs")
+    import_model(tmp_path / "theirs", tmp_path / "ours", default)
+    write_texts(tmp_path)
+    config = load_model(tmp_path / "ours").model.config
+    recipe_text = RECIPE.format(source="en", target="de", model=changed_settings(config))
+    for name in ("train", "valid"):
+        back = f'source = "{name}.de", target = "{name}.en", source_language = "de", target_language = "en"'
+        pair = f'{{ source = "{name}.en", target = "{name}.de" }}'
+        recipe_text = recipe_text.replace(f"[{pair}]", f"[{pair}, {{ {back} }}]")
+    (tmp_path / "mine.toml").write_text(recipe_text, encoding="utf-8")
+    encoded = set()
+
+    def search(self: Translator, segments: Sequence[Segment], *arguments: Any) -> Iterator[dict[int, Any]]:
+        encoded.add((segments[0].ids[0], self.tokenizer.target_start))
+        return original(self, segments, *arguments)
+
+    original = Translator.search_segments
+    monkeypatch.setattr(Translator, "search_segments", search)
+    run, recipe = Run(tmp_path / "run"), load_recipe(str(tmp_path / "mine.toml"), ["training.validate_bleu=true"])
+    prepare(recipe, run.folder)
+    [en], [de] = (run.tokenizer().in_direction(code, "en").target_start for code in ("en", "de"))
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1))
+    assert encoded == {(en, (de,)), (de, (en,))}
+    encoded.clear()
+    assert run_command("run", tmp_path / "mine.toml", "--run-dir", run.folder, "--device", "cpu").code == 0
+    assert encoded == {(en, (de,)), (de, (en,))}
+    assert run.recorded_translations()["valid.de-en"]["source_language"] == "de"  # else it is an old, wrong one
+    run.translation("valid.de-en").unlink()
+    with pytest.raises(DataError, match="--from de --to en --input"):
+        run.read_translated("valid.de-en")
+    assert run_command("report", run.folder, "--output", tmp_path / "report.html").code == 0
+    assert "--to de --from en" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_subwords_of_an_imported_model_cannot_be_learned(tmp_path: Path) -> None:
