@@ -358,10 +358,11 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
     """Return messages about the local files of a recipe whose text has changed since the data were prepared."""
     changes = []
     for key in ("train", "valid", "test"):
-        prepared = [corpus["files"] for corpus in manifest["corpora"] if corpus["role"] == key]
+        prepared = [corpus for corpus in manifest["corpora"] if corpus["role"] == key]
         if isinstance(getattr(data, key), int):
             continue
-        for entry, files in zip_longest(getattr(data, key), prepared):
+        for entry, old_corpus in zip_longest(getattr(data, key), prepared):
+            files = old_corpus and old_corpus["files"]
             if entry is None or files is None or (isinstance(entry, LocalPair) and not files):
                 raise DataError(
                     "data/manifest.json and the stored recipe list different corpora; prepare the run again"
@@ -371,6 +372,12 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
             elif isinstance(entry, GeneratedCorpus):
                 text = entry.generate
                 changed = [str(text)] if text.is_file() and sha256_of(text) != files[0]["sha256"] else []
+            elif task_of(data).has_text and all(local_file(p)[0].is_file() for p in (entry.source, entry.target)):
+                corpus = open_entry(data, entry, Downloader(None))
+                both = zip(corpus.files, files, strict=False)
+                changed = [str(file.path) for file, old in both if file.sha256 != old["sha256"]]
+                if not changed and old_corpus.get("sha256", corpus.fingerprint) != corpus.fingerprint:
+                    changed = [f"{corpus.name} (other columns or members)"]
             else:
                 paths = ((local_file(entry.source)[0], files[0]), (local_file(entry.target)[0], files[-1]))
                 changed = [str(path) for path, old in paths if path.is_file() and sha256_of(path) != old["sha256"]]

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -448,6 +449,30 @@ class TestData:
             file.write("KL\n")
         with pytest.raises(NmtkitError, match=r"data.train: .*train\.de holds another text than when the run was"):
             project.train(moved / "run", "training.max_steps=2")
+
+
+    @pytest.mark.parametrize(
+        ("file", "prepared", "other"),
+        [("t.tsv", 'target = "t.tsv"', 'target = "t.tsv", target_column = 3'),
+         ("t.zip", 'target = "t.zip:a.de"', 'target = "t.zip:b.de"')],
+    )  # fmt: skip
+    def test_other_columns_or_members_of_a_corpus_are_refused_by_name(
+        self, tiny: TinyProject, tmp_path: Path, file: str, prepared: str, other: str
+    ) -> None:
+        sides = [(tiny.recipe.parent / f"train.{code}").read_text() for code in ("en", "de")]
+        rows = zip(*(side.split() for side in sides), strict=True)
+        (tmp_path / "t.tsv").write_text("".join(f"{en}\t{de}\t{de.lower()}\n" for en, de in rows))
+        (tmp_path / "t.en").write_text(sides[0])
+        with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+            archive.writestr("a.de", sides[1])
+            archive.writestr("b.de", sides[1].lower())
+        source = "t.tsv" if file == "t.tsv" else "t.en"
+        recipe, base = tmp_path / "tiny.toml", f'base = "{tiny.recipe}"\n[data]\n'
+        recipe.write_text(f'{base}train = [{{ source = "{source}", {prepared}, name = "mine" }}]\n')
+        prepare(load_recipe(str(recipe)), tmp_path / "run", workers=1)
+        recipe.write_text(f'{base}train = [{{ source = "{source}", {other}, name = "mine" }}]\n')
+        with pytest.raises(NmtkitError, match=r"data.train: mine \(other columns or members\) holds another text than"):
+            TinyProject(recipe, tmp_path / "run").train(tmp_path / "run", "training.max_steps=1")
 
 
 class TestOneProcessARun:
