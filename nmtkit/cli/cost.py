@@ -163,7 +163,8 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
 
     if run.is_prepared():
         stored = run.recipe(recipe.name)
-        kept = {"sequence_length": recipe.data.sequence_length}  # cut when training begins
+        # `prepare` cuts the texts of labels; other sequences are cut when training begins.
+        kept = {} if recipe.data.has_labels else {"sequence_length": recipe.data.sequence_length}
         changes = differences(stored.data.model_copy(update=kept), recipe.data)
         if not changes and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()

@@ -96,6 +96,23 @@ def test_prepared_data_make_the_prediction_exact(
     assert "Lengths of the pairs: assumed" in out
 
 
+def test_lengths_of_labelled_texts_are_used_only_if_they_were_cut_to_the_same_length(
+    run_command: RunCommand, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "t.tsv", [f"{line}\t{line.split()[1]}" for line in REFERENCES])
+    (tmp_path / "labels.toml").write_text(
+        '[data]\ntask = "label"\nsource_language = "en"\ntrain = [{ source = "t.tsv", target = "t.tsv" }]\n'
+        'vocab_size = 40\n[model]\narchitecture = "decoder"\nd_model = 16\n[training]\nvalidate_bleu = false\n'
+        "max_steps = 2\n"
+    )
+    recipe, options = tmp_path / "labels.toml", ("--run-dir", tmp_path / "run", "--device-type", "cpu", "--rate", 1)
+    assert run_command("prepare", recipe, "--run-dir", tmp_path / "run").code == 0
+    assert "Lengths of the pairs: the prepared data" in run_command("cost", recipe, *options).out
+    _, out, err = run_command("cost", recipe, *options, "--set", "data.sequence_length=8")
+    assert "prepared with another [data] or [cleaning]" in err
+    assert "Lengths of the pairs: assumed" in out
+
+
 def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(
     run_command: RunCommand, trained: Path
 ) -> None:
