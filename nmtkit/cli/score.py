@@ -144,7 +144,8 @@ def command(
         raise BadParameter(
             "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
         )
-    if mirror is not None and not test_set and str(mirror) != os.environ.get("NMTKIT_MIRROR"):
+    of_environment = os.environ.get("NMTKIT_MIRROR")
+    if mirror is not None and not test_set and not (of_environment and mirror == Path(of_environment)):
         raise BadParameter("needs --test-set", param_hint="--mirror")
     options.check_files(
         [("--json", json_file), ("--sentences", sentences), ("--output", output)],

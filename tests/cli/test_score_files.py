@@ -221,10 +221,11 @@ def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: Callable[
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("slash", ["", "/"])
 def test_a_mirror_of_the_environment_is_no_wrong_usage(
-    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch, slash: str
 ) -> None:
-    monkeypatch.setenv("NMTKIT_MIRROR", str(folder))
+    monkeypatch.setenv("NMTKIT_MIRROR", f"{folder}{slash}")
     assert run_command(*arguments(folder, "one.de"), "--metric", "ter", "--confidence", 0).code == 0
 
 
