@@ -49,7 +49,9 @@ def command(
         from nmtkit.distributed.workers import check_trackers
 
         check_trackers(tracker)
-    overrides = [*(set_ or []), *([f"training.init={json.dumps(str(init))}"] if init is not None else [])]
+    overrides = list(set_ or [])
+    if init is not None:  # in TOML, which knows no surrogate pairs and no DEL
+        overrides.append("training.init=" + json.dumps(str(init), ensure_ascii=False).replace("\x7f", "\\u007f"))
     if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
         load_recipe(recipe, overrides)
         options.launch_processes(processes, device)

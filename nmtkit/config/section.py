@@ -25,7 +25,8 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_bool_and_nul(cls, value: Any, info: Any) -> Any:
-        """Refuse true and false as numbers, which pydantic would read as 1 and 0, and NUL characters in text."""
+        """Refuse true and false as numbers, which pydantic would read as 1 and 0, and in text NUL characters and names
+        of files that are not UTF-8, as no recipe could be written with them."""
         kind = cls.model_fields[str(info.field_name)].annotation
         is_number = not {int, float}.isdisjoint((kind, *get_args(kind)))
         given = value if isinstance(value, (list, tuple)) else [value]
@@ -33,6 +34,9 @@ class Section(BaseModel):
             raise ValueError("must be a number, not true or false")
         if any("\0" in entry for entry in given if isinstance(entry, str)):
             raise ValueError("holds a NUL character")
+        texts = [entry for entry in given if isinstance(entry, str)]
+        if info.field_name != "name" and any(text.encode(errors="ignore").decode() != text for text in texts):
+            raise ValueError("is not valid UTF-8; choose another name")
         return value
 
 

@@ -371,6 +371,29 @@ class TestTrain:
         assert run_command("train", project.recipe, *options).err == "error: noted\n"
         assert asked == ["cpu", "bf16", 3, True]
 
+    @pytest.mark.parametrize("name", ["😀", "a\x7fb", 'a"\\b', "true"])
+    def test_a_model_of_any_name_reaches_the_training(
+        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        found = []
+        monkeypatch.setattr("nmtkit.cli.train.train_or_stop", lambda recipe, *_, **__: found.append(recipe))
+        assert run_command("train", project.recipe, "--init", project.folder / name).code == 0
+        assert [recipe.training.init for recipe in found] == [project.folder / name]
+
+    @pytest.mark.parametrize(
+        ("command", "key"),
+        [(["train", "--init", "a\udcff"], "training.init"),
+         (["prepare", "--set", "data.tokenizer=a\udcff"], "data.tokenizer"),
+         (["prepare", "--set", 'data.test=[{source="a\udcff", target="b"}]'], "data.test")],
+    )  # fmt: skip
+    def test_a_name_that_is_no_utf8_is_told(
+        self, run_command: RunCommand, project: Project, command: list[str], key: str
+    ) -> None:
+        outcome = run_command(command[0], project.recipe, *command[1:])
+        assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+        assert f"--set: {key} = " in outcome.err
+        assert "is not valid UTF-8; choose another name" in outcome.err
+
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_trackers_reach_the_training(
         self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str

@@ -450,7 +450,6 @@ class TestData:
         with pytest.raises(NmtkitError, match=r"data.train: .*train\.de holds another text than when the run was"):
             project.train(moved / "run", "training.max_steps=2")
 
-
     @pytest.mark.parametrize(
         ("file", "prepared", "other"),
         [("t.tsv", 'target = "t.tsv"', 'target = "t.tsv", target_column = 3'),
