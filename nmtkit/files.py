@@ -215,6 +215,14 @@ def _clear(entry: Path, original: Path | None = None) -> bool:
     return True
 
 
+def expanded(path: str) -> Path:
+    """Return a path in which ~ and ~USER are home folders; before an unknown user, ~ is part of a name."""
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, ValueError):  # ValueError: a NUL in the name
+        return Path(path)
+
+
 def is_stream(path: Path) -> bool:
     """Return whether a path is an open file or something that cannot be replaced, such as a pipe or a device."""
     return _descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())

@@ -236,6 +236,12 @@ class TestWrongKeys:
         assert message.startswith(f"{folder.path / 'mine.toml'}, line 7: training.{key} = ")
         assert message.endswith(f": {reason}")
 
+    @pytest.mark.parametrize("task", ["3", "[]", '["label"]', "{}"])
+    def test_a_task_that_is_no_text_is_told(self, folder: Folder, task: str) -> None:
+        message = folder.complaint(f"{DATA}task = {task}\n")
+        assert message.startswith(f"{folder.path / 'mine.toml'}, line 5: data.task = ")
+        assert message.endswith(": must be text, in quotes")
+
     @pytest.mark.parametrize(("column", "reason"), [(0, "must be at least 1"), ('"de"', "must be a whole number")])
     def test_a_wrong_column_of_a_local_corpus_is_told(self, folder: Folder, column: object, reason: str) -> None:
         message = folder.complaint(DATA, f'data.train=[{{source="a", target="b", target_column={column}}}]')
@@ -511,6 +517,16 @@ class TestLocalFiles:
         (pair,) = recipe.data.test
         assert isinstance(pair, LocalPair)
         assert pair.source == Path("/home/someone/a.en")
+
+    def test_a_tilde_before_no_user_is_part_of_a_name(self, folder: Folder) -> None:
+        with pytest.raises(RecipeError, match="~nobody-here/mine.toml: no such recipe file"):
+            load_recipe("~nobody-here/mine.toml")
+        test = 'data.test=[{source = "~nobody-here/a.en", target = "b.de"}]'
+        recipe = folder.load(DATA, test, "training.init=~nobody-here/a", "data.silver_trees=['~nobody-here/b']")
+        (pair,) = recipe.data.test
+        assert isinstance(pair, LocalPair)
+        paths = [pair.source, recipe.training.init, *recipe.data.silver_trees]
+        assert paths == [Path.cwd() / "~nobody-here" / name for name in ("a.en", "a", "b")]
 
     @pytest.mark.parametrize(
         ("entry", "name"),

@@ -135,7 +135,7 @@ class DataConfig(Section):
             return {"source_language": "und", "normalize": (), **values}
         if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
             return {"source_language": values["target_language"], **values}
-        if isinstance(values, dict) and values.get("task") in HEADS:
+        if isinstance(values, dict) and values.get("task") in [*HEADS]:  # a list, as a task may be one
             return {"target_language": "zxx", "share_vocab": False, **values}  # ISO 639-2: no linguistic content
         if isinstance(values, dict) and values.get("task") == TRAJECTORIES:
             languages = {"source_language": "und", "target_language": "zxx"}

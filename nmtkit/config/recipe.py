@@ -31,7 +31,7 @@ from nmtkit.config.data_schema import ENVIRONMENT, DataConfig
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES
 from nmtkit.errors import RecipeError
-from nmtkit.files import read_toml
+from nmtkit.files import expanded, read_toml
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
     Raises:
         RecipeError: no such recipe exists.
     """
-    path = (folder or Path()) / Path(name_or_file).expanduser()
+    path = (folder or Path()) / expanded(name_or_file)
     if path.is_file():
         return path
     builtin = builtin_recipes()
@@ -230,9 +230,9 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     def anchor(table: Any, *keys: str, lists: bool = False) -> None:
         for key in keys if isinstance(table, dict) else ():
             if isinstance(table.get(key), str):
-                table[key] = str(folder / Path(table[key]).expanduser())
+                table[key] = str(folder / expanded(table[key]))
             elif lists and isinstance(table.get(key), list):
-                table[key] = [str(folder / Path(str(path)).expanduser()) for path in table[key]]
+                table[key] = [str(folder / expanded(str(path))) for path in table[key]]
 
     data = values.get("data", {})
     anchor(data, "tokenizer", "treebank")

@@ -405,7 +405,7 @@ class Recipe(Section):
         if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
             return values
         cleaning, task = values.get("cleaning") or {}, values["data"].get("task")
-        if task in HEADS and isinstance(model := values.get("model") or {}, dict):
+        if task in [*HEADS] and isinstance(model := values.get("model") or {}, dict):
             head = "number" if values["data"].get("label_type") == "number" else HEADS[task]
             values = {**values, "model": {"head": head, **model}}
         if task == TRAJECTORIES and isinstance(model := values.get("model") or {}, dict):

@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 from nmtkit.console import log
 from nmtkit.errors import DataError
-from nmtkit.files import free_bytes, sha256_of, sync, write_atomically, write_json
+from nmtkit.files import expanded, free_bytes, sha256_of, sync, write_atomically, write_json
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_SECONDS = 60.0
@@ -109,7 +109,7 @@ class _StoppedError(Exception):
 
 def default_cache() -> Path:
     """Return the environment variable NMTKIT_CACHE, else ``~/.cache/nmtkit``."""
-    return Path(os.environ.get("NMTKIT_CACHE") or "~/.cache/nmtkit").expanduser()
+    return expanded(os.environ.get("NMTKIT_CACHE") or "~/.cache/nmtkit")
 
 
 def mirror_path(url: str) -> Path:
