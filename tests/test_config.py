@@ -374,6 +374,17 @@ class TestBases:
         kept = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\nvalid = 20\n')
         assert (kept.data.valid, kept.data.test) == (20, ())
 
+    def test_a_stored_recipe_can_be_the_base_of_another_task(self, folder: Folder) -> None:
+        folder.write(to_toml(load_recipe("gpt-gutenberg")), "lm.toml")
+        of_label = 'task = "label"\nsource_language = "en"\ntarget_language = "zxx"\ntrain = ["trec/train"]\n'
+        of_label = f'base = "lm.toml"\n[data]\n{of_label}[training]\nschedule = "linear"\n'
+        labels = folder.load(of_label)
+        assert (labels.model.head, labels.data.share_vocab, labels.model.d_model) == ("classes", False, 256)
+        folder.write(to_toml(labels), "labels.toml")
+        assert folder.load('base = "labels.toml"\n[data]\nlabel_type = "number"\n').model.head == "number"
+        assert "leave head out" in folder.complaint(f'{of_label}[model]\nhead = "none"\n')
+        assert "leave share_vocab out" in folder.complaint(of_label.replace("[data]", "[data]\nshare_vocab = true"))
+
     def test_a_number_of_test_pairs_is_inherited_replaced_and_stored(self, folder: Folder) -> None:
         folder.write(f"{DATA}valid = 30\ntest = 20\n", "parent.toml")
         recipe = folder.load('base = "parent.toml"\n')
@@ -519,7 +530,7 @@ class TestLocalFiles:
         assert pair.source == Path("/home/someone/a.en")
 
     def test_a_tilde_before_no_user_is_part_of_a_name(self, folder: Folder) -> None:
-        with pytest.raises(RecipeError, match="~nobody-here/mine.toml: no such recipe file"):
+        with pytest.raises(RecipeError, match=r"~nobody-here/mine\.toml: no such recipe file"):
             load_recipe("~nobody-here/mine.toml")
         test = 'data.test=[{source = "~nobody-here/a.en", target = "b.de"}]'
         recipe = folder.load(DATA, test, "training.init=~nobody-here/a", "data.silver_trees=['~nobody-here/b']")

@@ -27,7 +27,7 @@ from nmtkit.config.corpus_entries import (
     corpus_name,
     mixture_label,
 )
-from nmtkit.config.data_schema import ENVIRONMENT, DataConfig
+from nmtkit.config.data_schema import ENVIRONMENT, HEADS, DataConfig
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES
 from nmtkit.errors import RecipeError
@@ -143,6 +143,12 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
             plays = isinstance(train, list) and ENVIRONMENT in train
             for key in ("valid", "test") if plays else ("valid", "test", "environment"):
                 merged.get("data", {}).pop(key, None)
+        # What a stored recipe states of these follows from its task.
+        if {"task", "label_type", "states", "actions"} & values.get("data", {}).keys():
+            for key in ("head", "vector_states"):
+                merged.get("model", {}).pop(key, None)
+            if values["data"].get("task") in [*HEADS]:
+                merged.get("data", {}).pop("share_vocab", None)
         for section, content in values.items():
             target = merged.setdefault(section, {})
             for rival in (rival for key in content for rival in _rivals(key)):
