@@ -15,6 +15,7 @@ from nmtkit.config.corpus_entries import (
     stated_text,
 )
 from nmtkit.config.section import LANGUAGE_CODE, MANY, ONE_WORD, Section, default_of
+from nmtkit.files import as_text
 
 SEPARATOR = "<sep>"
 """Vocabulary entry between the sentences of a sequence with `data.context`."""
@@ -145,7 +146,7 @@ class DataConfig(Section):
             if key not in values and stated - {None}:
                 values = {**values, key: stated.pop() if len(stated) == 1 else MANY_LANGUAGES}
         if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task not in TASK_NAMES:
-            raise ValueError(f'task = "{task}": no such task; choose one of {", ".join(sorted(TASK_NAMES))}')
+            raise ValueError(f'task = "{as_text(task)}": no such task; choose one of {", ".join(sorted(TASK_NAMES))}')
         return values
 
     @model_validator(mode="after")

@@ -386,7 +386,7 @@ class TestTrain:
          (["prepare", "--set", "data.tokenizer=a\udcff"], "data.tokenizer"),
          (["prepare", "--set", 'data.test=[{source="a\udcff", target="b"}]'], "data.test")],
     )  # fmt: skip
-    def test_a_name_that_is_no_utf8_is_told(
+    def test_a_name_that_is_not_utf8_is_told(
         self, run_command: RunCommand, project: Project, command: list[str], key: str
     ) -> None:
         outcome = run_command(command[0], project.recipe, *command[1:])
