@@ -192,8 +192,8 @@ def _local(element: ElementTree.Element) -> str:
 def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """Yield each bracketed tree, stripped, or its words as one line; trees without words are dropped."""
     lines = (line.decode("utf-8", "surrogateescape") for line in read_plain(stream, part, name))
-    lines = chain((line.removeprefix("\ufeff") for line in islice(lines, 1)), lines)
-    for tree in read_trees(lines, name):
+    first = (line.removeprefix("\ufeff") for line in islice(lines, 1))
+    for tree in read_trees(chain(first, lines), name):
         stripped = strip(tree)
         if stripped is not None:
             line = write(stripped) if part == "tree" else " ".join(words(stripped))
