@@ -4,6 +4,7 @@ text -> tokens -> sequences of data.sequence_length, each token predicted once -
 prompt -> tokens -> sampled or searched continuation, in parts where it is longer than the model's sequences -> text
 """
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -173,11 +174,10 @@ def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -
     tokenizer = loaded.tokenizer
     task = task_of(tokenizer)
     task.require("generate")
-    texts = [tokenizer.normalize(line, "target") for line in lines]
-    marked = [task.model_target(text, "the text") for text in texts]
+    marked = [task.model_target(line, "the text") for line in lines]
     if not ends and marked:
         marked[-1] = marked[-1].removesuffix(NEWLINE)
-    rows = tokenizer.encode(marked, "target")
+    rows = tokenizer.encode([tokenizer.normalize(line, "target") for line in marked], "target")
     return np.concatenate([np.asarray(row, np.int64) for row in rows]) if rows else np.zeros(0, np.int64)
 
 
@@ -194,7 +194,10 @@ class Generator:
         assert isinstance(loaded.model, DecoderOnly)
         self.decoding = decoding
         self._loaded, self._length = loaded, length
-        self._decoder = JoinedStepDecoder(loaded.model)
+        # What the search takes for a source, the prompt, is the beginning of a target in training.
+        model = copy.copy(loaded.model)
+        model.config = model.config.model_copy(update={"source_attention": "causal"})
+        self._decoder = JoinedStepDecoder(model)
 
     @torch.inference_mode()
     def continuations(self, prompt: str, max_tokens: int, sampling: Sampling | None, count: int = 1) -> Iterator[str]:

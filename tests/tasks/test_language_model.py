@@ -19,10 +19,11 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.data.windows import WindowData, WindowEpochs, training_data, validation_data
 from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.forced import token_log_probs
-from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, trained_length
+from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, token_ids, trained_length
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
-from nmtkit.model_folder import load_model
+from nmtkit.model.decoder_only import build_model
+from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
@@ -43,7 +44,7 @@ subwords = "characters"
 sequence_length = 16
 [model]
 architecture = "decoder"
-decoder_layers = 1
+decoder_layers = 2
 d_model = 16
 d_ff = 32
 num_heads = 2
@@ -244,6 +245,18 @@ def test_given_continuations_hold_tabs_and_have_the_precision_and_languages_of_s
     assert outcome.err == f"error: {trained}: a language model has no source language; leave out --from\n"
 
 
+@pytest.mark.parametrize("normalize", [["blanks"], ["moses-tokenize"], ["lowercase", "nfkc"]])
+def test_a_text_is_scored_as_the_tokens_that_it_is_in_training(tmp_path: Path, normalize: list[str]) -> None:
+    recipe, run = load_recipe(write_project(tmp_path), [f"data.normalize={normalize}"]), Run(tmp_path / "run")
+    prepare(recipe, run.folder, mirror=None)
+    model = build_model(recipe.model, *[run.tokenizer().vocab_size("target")] * 2)
+    loaded = LoadedModel(model, run.tokenizer(), DecodingConfig(), {}, None)
+    stored = [int(index) for index in PairData(run.data / "valid").target_tokens]
+    assert token_ids(loaded, (TEXT * 3).split("\n")[:-1]).tolist() == stored
+    prompt = token_ids(loaded, TEXT.removesuffix("yz\n").split("\n"), ends=False).tolist()
+    assert prompt == stored[: len(prompt)]
+
+
 def test_a_score_needs_no_float64_on_the_device(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_model(find_model(trained))
     expected = score_text(loaded, ["abcde fghij"], 16)
@@ -293,6 +306,17 @@ def test_continuations_are_those_of_the_model(trained: Path) -> None:
         list(generator.continuations("abcde", 15, None))
 
 
+def test_a_prompt_is_read_as_the_target_that_it_is_in_training(trained: Path) -> None:
+    loaded, found = load_model(find_model(trained)), []
+    for parameter in loaded.model.parameters():
+        parameter.data *= 2
+    for source_attention in ("causal", "full"):
+        loaded.model.config = loaded.model.config.model_copy(update={"source_attention": source_attention})
+        generator = Generator(loaded, 16, DecodingConfig(beam=4))
+        found.append([*generator.continuations("abcde f", 8, None), *generator.continuations("ab", 50, Sampling())])
+    assert found[0] == found[1]
+
+
 def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -> None:
     loaded = load_model(find_model(trained))
     for prompt in ("abc", "klm", "x", "fghij\n"):
@@ -339,7 +363,6 @@ def test_odd_texts(tmp_path: Path, texts: dict[str, Any], message: str | None) -
 
 
 def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
-    from nmtkit.model_folder import LoadedModel
     from nmtkit.text.tokenizer import Tokenizer
     from tests.decoding.models import TEXT as PAIRS
     from tests.decoding.models import data_config, model_for
