@@ -522,7 +522,7 @@ class Engine(ABC):
         is_split = self.task.translates_sentences and splits_sentences(request.split, self.lengths)
         is_split = is_split and not (size and (request.prefixes or request.required))
         rows = [
-            self._sentences(text) if is_split and not any(of_line) else [text]
+            self._sentences(text, request) if is_split and not any(of_line) else [text]
             for text, of_line in zip(texts, constraints, strict=True)
         ]
         normalized = [self.tokenizer.normalize(sentence, "source") for row in rows for sentence in row]
@@ -535,31 +535,37 @@ class Engine(ABC):
         sources = iter(encoded)
         for line, (text, row, of_line) in enumerate(zip(texts, rows, constraints, strict=True), start=-len(before)):
             words = self.task.words(text)
-            parts: list[tuple[str, list[int], bool]] = []
+            parts: list[tuple[list[int], tuple[Wanted, ...], bool]] = []
             for sentence, ids in zip(row, sources, strict=False):
                 cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
                 of_parts = [sentence] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
-                parts += [(part_text, part, len(ids) > begin) for part_text, part in zip(of_parts, cut, strict=True)]
-            for number, (part_text, part, is_cut) in enumerate(parts):
+                wanted = [self._wanted(part, request, forbidden) for part in of_parts]
+                if len(cut) > 1:  # what a cut goes through belongs to the first part
+                    whole = self._wanted(self.tokenizer.decode(ids[:begin], "source"), request, forbidden)
+                    wanted[0] += tuple(entry for entry in whole if not any(entry in of_part for of_part in wanted))
+                parts += [(part, of_part, len(ids) > begin) for part, of_part in zip(cut, wanted, strict=True)]
+            for number, (part, of_part, is_cut) in enumerate(parts):
                 num_words = len(words) if len(parts) == 1 else sum(self.tokenizer.word_starts(part, "source"))
                 # The constraints of a line apply to its first segment.
                 of_segment = of_line if number == 0 else ((), ())
-                wanted = self._wanted(self.tokenizer.split_tag(part_text)[1], request, forbidden)
-                segments.append(Segment(line, part, num_words, 0, number, *of_segment, wanted, is_cut=is_cut))
+                segments.append(Segment(line, part, num_words, 0, number, *of_segment, of_part, is_cut=is_cut))
             if size and not parts:
                 segments.append(Segment(line, [], 0))  # ends the document
         return self._with_context(segments, longest) if size else segments
 
-    def _sentences(self, line: str) -> list[str]:
-        """Return the sentences of a line, each with the line's tag if it has one."""
+    def _sentences(self, line: str, request: TranslationRequest) -> list[str]:
+        """Return the sentences of a line, each with the line's tag if it has one; none ends in a term or kept span."""
         tag, text = self.tokenizer.split_tag(line)
-        starts = [0, *sentence_starts(text, self.tokenizer.languages[0]), len(text)]
-        sentences = [text[start:stop] for start, stop in itertools.pairwise(starts)]
+        inside = {offset for begin, end, _ in kept_spans(text, request.keep) for offset in range(begin + 1, end)}
+        starts = [start for start in sentence_starts(text, self.tokenizer.languages[0]) if start not in inside]
+        sentences = [text[start:stop] for start, stop in itertools.pairwise([0, *starts, len(text)])]
+        if request.glossary:
+            sentences = request.glossary.joined(sentences)
         return [f"{tag} {sentence}" for sentence in sentences] if tag else sentences
 
     def _wanted(self, sentence: str, request: TranslationRequest, forbidden: Sequence[Ids]) -> tuple[Wanted, ...]:
         """Return the terms and spans that a sentence contains."""
-        found = []
+        sentence, found = self.tokenizer.split_tag(sentence)[1], []
         for terms in request.glossary.found_in(sentence) if request.glossary else ():
             phrases = [self.target_ids([term.text], "term", term.location, forbidden)[0] for term in terms]
             found.append(Wanted(tuple(term.text for term in terms), tuple(phrases)))

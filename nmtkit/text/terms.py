@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -88,21 +88,34 @@ class Glossary:
 
     def found_in(self, text: str) -> list[list[Term]]:
         """Return the alternative translations of each term in a text, in order of their first occurrence."""
-        words = _words(text)
+        return list({id(terms): terms for _, _, terms in self._matches(_words(text))}.values())
+
+    def joined(self, sentences: Sequence[str]) -> list[str]:
+        """Return the sentences of a text, with those as one that a term goes across."""
+        matches = self._matches(_words("".join(sentences)))
+        inside = {index for start, stop, _ in matches for index in range(start + 1, stop)}
+        result, end = [""], 0
+        for sentence in sentences:
+            result[-1] += sentence
+            end += len(_words(sentence))
+            if end not in inside:
+                result.append("")
+        return result[:-1]
+
+    def _matches(self, words: Sequence[str]) -> Iterator[tuple[int, int, list[Term]]]:
+        """Yield begin, end and translations of each term in a text."""
         folded = [word.casefold() for word in words]
-        found: dict[int, list[Term]] = {}
         start = 0
         while start < len(words):
             for size in self._sizes.get(folded[start], ()):
                 stop = start + size
                 terms = self._exact.get(tuple(words[start:stop])) or self._any_case.get(tuple(folded[start:stop]))
                 if terms:
-                    found[id(terms)] = terms
+                    yield start, stop, terms
                     start = stop
                     break
             else:
                 start += 1
-        return list(found.values())
 
 
 def _words(text: str) -> list[str]:

@@ -395,6 +395,28 @@ def test_spans_are_kept_and_what_the_vocabulary_cannot_write_is_missing() -> Non
     assert "65" in without.missing
 
 
+MARKUP = '<a title="Who? The dog.">'
+
+
+@pytest.mark.parametrize(
+    ("constraints", "line", "parts"),
+    [
+        (Request(keep=("tags",)), f"The dog sees {MARKUP} A cat! The dog.", 3),
+        (Request(keep=("tags",), split="never", max_source_tokens=9), f"The dog sees {MARKUP} A cat!", 2),
+        (Request(glossary=Glossary([("Yahoo! Inc", MARKUP)])), "Who? The dog sees Yahoo! Inc. A cat!", 3),
+        (Request(glossary=Glossary([("dog! A", MARKUP), ("cat? The house", MARKUP)])), "The dog! A cat? The house.", 1),
+    ],
+)
+def test_no_sentence_ends_in_a_span_or_term_and_the_first_part_contains_one_that_is_cut(
+    constraints: Request, line: str, parts: int
+) -> None:
+    tokenizer = Tokenizer.learn(data_config(vocab_size=90), lambda: [*TEXT, (line, MARKUP)])
+    translator = translator_of(tokenizer, model_for(tokenizer), beam=4, max_length=50)
+    [[best]] = translator.translations([line], constraints)
+    assert best.parts == parts
+    assert (MARKUP in best.text, best.missing) == (True, ())
+
+
 @pytest.mark.parametrize(
     ("text", "spans", "expected", "left"),
     [
