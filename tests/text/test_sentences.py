@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from nmtkit.text.moses import nonbreaking_prefixes
 from nmtkit.text.sentences import sentence_starts
 
 
@@ -45,8 +46,15 @@ def test_abbreviations_are_those_of_the_language() -> None:
         ("fr", "MM. Dupont et al. Mme. Oui.", 1),
         ("en_GB", "Dr. Brown came.", 0),
         ("xx", "Dr. Brown came.", 0),
+        ("deu_Latn", "Am 3. Oktober kam Dr. Meier bzw. Frau Meier. Ja.", 1),
     ):
         assert len(sentence_starts(text, language)) == count, (language, text)
+
+
+@pytest.mark.parametrize(("code", "others"), [("de", ["deu_Latn", "ger"]), ("cs", ["ces", "cze"]), ("lv", ["lvs"])])
+def test_codes_of_three_letters_have_the_abbreviations_of_the_language(code: str, others: list[str]) -> None:
+    assert all(nonbreaking_prefixes(other) == nonbreaking_prefixes(code) for other in others)
+    assert nonbreaking_prefixes(code) != nonbreaking_prefixes("eng_Latn") == nonbreaking_prefixes("en")
 
 
 @pytest.mark.parametrize("text", ["." * 10**6, '."' * 10**6, "\u3002(" * 10**6, "." + " " * 10**6, ")" * 10**6])
