@@ -498,7 +498,7 @@ class Engine(ABC):
             return []
         if bad := next((text for text in texts if _SURROGATE.search(text)), None):
             raise DataError(f"{location}the {kind} {bad!r} is not valid UTF-8")
-        normalized = [self.tokenizer.normalize(text, "target") for text in texts]
+        normalized = [self.tokenizer.normalize(self.task.target_part(text), "target") for text in texts]
         encoded = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
         for text, ids in zip(texts, encoded, strict=True):
             if UNK in ids:

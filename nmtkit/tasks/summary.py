@@ -49,6 +49,9 @@ class SummaryTask(Task):
     def model_target(self, line: str, name: str, number: int = 1) -> str:
         return _marked(line)
 
+    def target_part(self, text: str) -> str:
+        return _with_marks(text)
+
     def words(self, line: str) -> list[str]:
         return [word for word in line.split() if word != FIELD_MARK]
 
@@ -57,8 +60,11 @@ class SummaryTask(Task):
 
 
 def _marked(line: str) -> str:
-    """Return a line with a mark between blanks for each tab; "" for a line without text."""
-    if not line.strip():
-        return ""
-    fields = (part.strip(" ") for part in line.replace("\t", f"\t{FIELD_MARK}\t").split("\t"))
+    """Return a line with marks for its tabs; "" for a line without text."""
+    return _with_marks(line) if line.strip() else ""
+
+
+def _with_marks(text: str) -> str:
+    """Return a text with a mark between blanks for each tab."""
+    fields = (part.strip(" ") for part in text.replace("\t", f"\t{FIELD_MARK}\t").split("\t"))
     return " ".join(field for field in fields if field)

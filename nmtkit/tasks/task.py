@@ -164,6 +164,10 @@ class Task:
         """
         return line
 
+    def target_part(self, text: str) -> str:
+        """Return the text that the model generates for a part of a target, such as a prefix."""
+        return text
+
     def source_fault(self, line: str) -> str | None:
         """Return why a source line is not valid for the task, as in "has 1 field; ..."; None if it is valid."""
         return None

@@ -180,6 +180,19 @@ def test_translation_reads_what_training_has_read(trained: Path) -> None:
             translator.translations([SOURCE], request)
 
 
+def test_tabs_of_prefixes_and_phrases_are_those_of_the_output(trained: Path) -> None:
+    translator, prefix = Translator.load([trained]), "tea hot .\tcups"
+    for request in (TranslationRequest(prefixes=[prefix]), TranslationRequest(required=[[prefix]])):
+        [[best]] = translator.translations([SOURCE], request)
+        assert (prefix in best.text, best.is_unsatisfied) == (True, False)
+        assert best.pieces.count(FIELD_MARK) == best.text.count("\t") > 0
+    forbidden = TranslationRequest(prefixes=["tea\t"], forbidden=["\t"])
+    with pytest.raises(DataError, match=r"the prefix 'tea\\t' contains a forbidden phrase"):
+        translator.translations([SOURCE], forbidden)
+    [[without]] = translator.translations([SOURCE], TranslationRequest(forbidden=["\t"]))
+    assert "\t" not in without.text
+
+
 def test_scores_with_a_model_read_the_same_source(trained: Path) -> None:
     decoder = ForcedDecoder.load([trained])
     pairs = [(SOURCE, "tea hot .\tcups red ."), (f"{SOURCE}\tmore cups", "tea hot .\tcups red .")]
