@@ -161,7 +161,8 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
         )
     loaded = load_model(checkpoints[0], workers.device)
     training = recipe.training.model_copy(update={"validate_bleu": task_of(recipe.data).has_source})
-    validator = Validator(recipe.model_copy(update={"training": training}), Run(run_dir), loaded.tokenizer, workers)
+    recipe = recipe.model_copy(update={"training": training})
+    validator = Validator(recipe, Run(run_dir), loaded.tokenizer, workers, loaded.lengths)
     validation = validator(loaded.model)
     assert validation is not None
     sizes = (loaded.tokenizer.vocab_size("source"), loaded.tokenizer.vocab_size("target"))

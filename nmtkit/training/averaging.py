@@ -285,7 +285,8 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     wanted = candidates(len(folders))
     yield Search(tried, len(wanted))
     training = recipe.training.model_copy(update={"validate_bleu": criterion == "bleu"})
-    validator = Validator(recipe.model_copy(update={"training": training}), run, run.tokenizer(), workers)
+    lengths = read_lengths(description.get("training_lengths"))
+    validator = Validator(recipe.model_copy(update={"training": training}), run, run.tokenizer(), workers, lengths)
     sizes = description["vocab_sizes"]
     model = build_model(ModelConfig.model_validate(description["model"]), sizes["source"], sizes["target"])
     model.to(workers.device)

@@ -329,7 +329,8 @@ def _repeat(
     validated: set[int],
 ) -> None:
     """Make the updates up to ``last_step``, with the validations after those in ``validated``."""
-    validator = Validator(recipe, run, tokenizer, workers) if validated else None
+    lengths = lengths_seen(recipe, manifest)
+    validator = Validator(recipe, run, tokenizer, workers, lengths) if validated else None
 
     def validate() -> None:
         if validator is not None and state.progress.step in validated:

@@ -155,7 +155,7 @@ class _Session:
         meter, pairs_per_epoch = Meter(**before["meter"]), self._data.pairs_per_epoch
         self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, pairs_per_epoch, trackers)
         has_valid = (run.data / "valid").is_dir()
-        self._validator = Validator(recipe, run, self._tokenizer, workers) if has_valid else None
+        self._validator = Validator(recipe, run, self._tokenizer, workers, self._lengths) if has_valid else None
 
     def run(self) -> TrainingResult:
         """Train until a limit or a signal."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import Recipe
+from nmtkit.config.schema import Recipe, TrainingLengths
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
@@ -96,8 +96,12 @@ class _StoppedError(Exception):
 class Validator:
     """Scores models on the validation data of a run."""
 
-    def __init__(self, recipe: Recipe, run: Run, tokenizer: Tokenizer, workers: Workers) -> None:
+    def __init__(
+        self, recipe: Recipe, run: Run, tokenizer: Tokenizer, workers: Workers, trained_lengths: TrainingLengths | None
+    ) -> None:
+        """Read the validation data; ``trained_lengths``, those of the model, limit the sources that it translates."""
         self._recipe, self._tokenizer, self._workers = recipe, tokenizer, workers
+        self._trained_lengths = trained_lengths
         self._data = validation_data(run.data / "valid", recipe, tokenizer)
         self._loss = own_loss(recipe.model) or batch_loss
         lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
@@ -200,7 +204,7 @@ class Validator:
 
     def _translate(self, model: Transformer, vote: Callable[..., Any]) -> tuple[list[float | None], dict[int, str]]:
         """Return BLEU of each direction, and the translation of each line."""
-        translator = Translator([model], self._tokenizer, self._recipe.decoding)
+        translator = Translator([model], self._tokenizer, self._recipe.decoding, lengths=self._trained_lengths)
         scores, hypotheses = list[float | None](), dict[int, str]()
         for (direction, lines), scorer in zip(self._directions, self._scorers, strict=True):
             found = self._translate_lines(translator, [self._sources[line] for line in lines], direction, vote)

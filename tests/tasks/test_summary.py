@@ -15,6 +15,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.evaluation.metrics import default_metrics
 from nmtkit.pipeline import run as run_recipe
@@ -23,6 +24,7 @@ from nmtkit.tasks.summary import SummaryTask
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.prediction import PairLengths
+from nmtkit.training.session import train
 
 LENGTH = 12
 RECIPE = f"""
@@ -191,6 +193,24 @@ def test_tabs_of_prefixes_and_phrases_are_those_of_the_output(trained: Path) -> 
         translator.translations([SOURCE], forbidden)
     [[without]] = translator.translations([SOURCE], TranslationRequest(forbidden=["\t"]))
     assert "\t" not in without.text
+
+
+def test_validation_reads_what_translation_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ["training.validate_bleu=true", "training.max_steps=2"]
+    recipe, run, read = load_recipe(write_project(tmp_path), settings), Run(tmp_path / "run"), list[Any]()
+    prepare(recipe, run.folder, mirror=None)
+    segments = Translator._segments
+
+    def recorded(*arguments: Any) -> Any:
+        found = segments(*arguments)
+        read.append([(segment.ids, segment.is_cut) for segment in found])
+        return found
+
+    monkeypatch.setattr(Translator, "_segments", recorded)
+    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    Translator.load([run.folder]).translate(run.valid_text.read()[0], split="never")
+    assert read[0] == read[-1] and len(read) > 1
+    assert {len(ids) for ids, is_cut in read[0] if is_cut} == {LENGTH}
 
 
 def test_scores_with_a_model_read_the_same_source(trained: Path) -> None:

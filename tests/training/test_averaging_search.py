@@ -62,7 +62,8 @@ def test_each_score_is_that_of_validating_the_average_that_average_makes(
     run = copy(trained, tmp_path)
     *_, found = all_of(run, tiny)
     assert [one.n for one in found.tried] == candidates(5)
-    validator = Validator(stored_recipe(run / "recipe.toml", "tiny"), Run(run), Run(run).tokenizer(), tiny.workers())
+    recipe = stored_recipe(run / "recipe.toml", "tiny")
+    validator = Validator(recipe, Run(run), Run(run).tokenizer(), tiny.workers(), None)
     for one in found.tried:
         chosen = choose_checkpoints(run, last=one.n)
         assert (step_of(chosen[0]), step_of(chosen[-1])) == (one.first_step, one.last_step)
@@ -82,9 +83,9 @@ def test_by_bleu_the_validation_set_is_translated(trained: Path, tiny: TinyProje
     assert [one.metric for one in found.tried] == ["sacrebleu"] * 2
     recipe = stored_recipe(run / "recipe.toml", "tiny")
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"validate_bleu": True})})
-    validator = Validator(recipe, Run(run), Run(run).tokenizer(), tiny.workers())
     average(choose_checkpoints(run, last=2), tmp_path / "averaged")
-    validation = validator(load_model(tmp_path / "averaged").model)
+    loaded = load_model(tmp_path / "averaged")
+    validation = Validator(recipe, Run(run), loaded.tokenizer, tiny.workers(), loaded.lengths)(loaded.model)
     assert validation is not None
     assert (found.tried[1].score, found.tried[1].nll) == (validation.bleu, validation.nll)
 

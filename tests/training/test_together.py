@@ -57,7 +57,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
     tokenizer, workers = Run(run).tokenizer(), tiny.workers()
     sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
     model = TrainingState.new(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
-    expected = Validator(recipe, Run(run), tokenizer, workers)(model)
+    expected = Validator(recipe, Run(run), tokenizer, workers, None)(model)
     tried: list[int] = []
 
     def limited(model: Any, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
         return batch_loss(model, batch, label_smoothing)
 
     monkeypatch.setattr(validation, "batch_loss", limited)
-    found = Validator(recipe, Run(run), tokenizer, workers)(model)
+    found = Validator(recipe, Run(run), tokenizer, workers, None)(model)
     assert expected is not None and found is not None
     assert found.nll == pytest.approx(expected.nll, rel=1e-12)
     assert max(tried) > 1 and tried.count(1) > 1
