@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,6 +194,23 @@ class TestScore:
         outcome = nmtkit(*arguments, tmp_path / "hypothesis")
         assert [line.split("\t")[3] for line in outcome.lines] == ["ok", "invalid_utf8"]
         assert outcome.err == (f"warning: {tmp_path / 'source'}: invalid UTF-8 was replaced by U+FFFD in line 2\n")
+
+    def test_texts_have_the_forms_of_other_scores_and_the_lines_of_tables_are_whole(
+        self, nmtkit: Command, model: Path, tmp_path: Path
+    ) -> None:
+        arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT)]
+        expected = nmtkit(*arguments).out
+        segments = "".join(f"<seg id='1'>{source}</seg>\n" for source, _ in TEXT)
+        (tmp_path / "source.sgm").write_text(f"<doc>\n{segments}</doc>\n")
+        with zipfile.ZipFile(tmp_path / "texts.zip", "w") as archive:
+            archive.write(tmp_path / "hypothesis", "in/it.de")
+        (tmp_path / "lines.tsv").write_bytes((tmp_path / "hypothesis").read_bytes())
+        for hypothesis in ("texts.zip:in/it.de", "lines.tsv"):
+            files = ["--source", tmp_path / "source.sgm", "--hypothesis", tmp_path / hypothesis]
+            assert nmtkit(*arguments[:3], *files) == Outcome(0, expected, "")
+        outcome = nmtkit(*arguments[:-1], tmp_path / "texts.zip")
+        assert outcome.code == 1
+        assert outcome.err.startswith(f"error: {tmp_path / 'texts.zip'}: is an archive; say which text in it")
 
     @pytest.mark.parametrize("through_pipe", [False, True])
     def test_unequal_files_are_told_with_their_lines(
