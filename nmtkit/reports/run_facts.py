@@ -83,7 +83,7 @@ class RunFacts:
             raise DataError(f"{self.folder}, {file}: {'.'.join(map(str, keys))} has no value of its kind") from None
 
     def command(self, name: str) -> str:
-        """Return the command that does a step of this run: prepare, train, score."""
+        """Return the command that does a step of this run: prepare, train, score, cost."""
         folder = shlex.quote(str(self.folder))
         if name in ("prepare", "train"):
             return f"nmtkit {name} {shlex.quote(str(Run(self.folder).recipe_file))} --run-dir {folder}"
@@ -93,6 +93,12 @@ class RunFacts:
     def validations(self) -> list[int]:
         """The lines of metrics.jsonl, from 1, that a validation wrote."""
         return [number for number, line in enumerate(self.metrics, start=1) if line.get("valid_nll") is not None]
+
+    @property
+    def unstated(self) -> str | None:
+        """What `score` needs, if the recipe does not name it: a test set, or an environment to play in."""
+        key, noun = ("test", "test set") if self.task.has_text else ("environment", "environment")
+        return None if self.get("recipe.toml", "data", key) else noun
 
     @property
     def text(self) -> str:
