@@ -40,7 +40,7 @@ def command(
             min=0.001,
             max=1.0,
             help="Model FLOPs utilisation: the fraction of the device's peak rate that training reaches.  "
-            "[default: 0.30 on a GPU; measured on this machine's CPU; 0.23 on a CPU given by --rate]",
+            "[default: 0.30 on a GPU; measured on this machine's CPU (episodes: 0.23); 0.23 on a CPU given by --rate]",
         ),
     ] = None,
     rate: Annotated[
@@ -63,8 +63,8 @@ def command(
     """Predict the FLOPs, time and memory of a training, or show what a finished training took.
 
     For a RECIPE, print a prediction. The FLOPs are exact if the data have been prepared. For a trained RUN, print its
-    measured cost beside the paper's Table 2 and the prediction, and write RUN/cost.json. With --devices or another
-    option about devices, print a prediction for the RUN on these devices.
+    measured cost beside the prediction and, for translations and trees, the paper's Table 2, and write RUN/cost.json.
+    With --devices or another option about devices, print a prediction for the RUN on these devices.
 
     \b
     Examples:

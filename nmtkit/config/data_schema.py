@@ -111,7 +111,8 @@ class DataConfig(Section):
     """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or those of an imported model,
     which tokenizer names: gpt-bpe of a GPT, imported of a translation model; see data.md."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
-    """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included."""
+    """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included; for
+    characters and none the maximum."""
     share_vocab: bool = True
     """Use one vocabulary for source and target."""
     byte_fallback: bool = False

@@ -76,7 +76,8 @@ class ModelConfig(Section):
     ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout after the activation; 0 in the paper."""
     share_embeddings: Literal["all", "decoder", "none"] = "all"
-    """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
+    """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices,
+    with a decoder alone two."""
     head: Literal["none", "classes", "choice", "number", "discrete-action", "vector-action"] = "none"
     """Set by [data] task: linear layer for labels (classes, choice, number) or actions (discrete-action,
     vector-action)."""
@@ -179,15 +180,15 @@ class TrainingConfig(Section):
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Random seed for initial weights, order of batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
-    """Maximum number of target tokens per update, over all devices, without padding."""
+    """Maximum number of target tokens, or of labels or actions, per update, over all devices, without padding."""
     sequences_per_update: int = Field(default=0, ge=0, le=MANY)
     """Number of pairs (or sequences) per update, in place of tokens_per_update. 0: off."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
     minimises padding. More: updates differ less from each other."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
-    """Size of a micro-batch: maximum number of target (or source) tokens on one device, with padding. 0: as many as fit
-    into a CUDA device; 4,096 on a CPU, 16,384 elsewhere."""
+    """Size of a micro-batch: maximum number of target (or source) tokens on one device, with padding; with a decoder
+    alone, of both together. 0: as many as fit into a CUDA device; 4,096 on a CPU, 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
     """Optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
