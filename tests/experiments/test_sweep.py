@@ -258,7 +258,9 @@ def test_a_run_that_diverged_is_finished_too(
     planned, fingerprint = make_plan(swept.recipe, swept.rows, folder)
     assert finished_result(planned[0], folder, fingerprint) == written["result"]
     cells = [row[10] for row in result_tables(two_rows([5.4e149, math.nan], [3, 4]))[0].rows]
-    assert cells == ["nan (5.4e+149 to 5.4e+149)", "3.50 (3.00 to 4.00)"]
+    assert cells == ["diverged", "3.50 (3.00 to 4.00)"]
+    findings = result_tables(two_rows([3], [5.4e149], metric="perplexity"))[1]
+    assert findings.rows[0][2:] == ["\u22125.4e+149", "holds (one seed)"]
 
 
 def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
@@ -336,6 +338,9 @@ def two_rows(tiny_project: Any) -> Callable[..., dict[str, Any]]:
         ([30, 30.1], [30.3, 30.4], {"within": 0.5}, "holds"),
         ([30, 32], [31, 36], {"within": 0.5}, "holds"),
         ([30, 30.1], [31, 31.2], {"within": 0.5}, "does not hold"),
+        ([30, math.nan], [31, 31.2], {}, "not comparable: a run diverged"),
+        ([30], [None], {}, "not comparable: a run diverged"),
+        ([math.inf], [5], {"metric": "perplexity"}, "not comparable: a run diverged"),
         ([30], [29.74], {}, "holds (one seed)"),
         ([30], [30.26], {}, "does not hold (one seed)"),
         ([30], [30.26], {"within": 0.5}, "holds (one seed)"),
