@@ -47,7 +47,8 @@ class ModelConfig(Section):
     compression: int = Field(default=3, ge=1, le=1_000)
     """Compressed attention: kernel size and stride of the convolution."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md."""
+    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md. No effect on a
+    decoder alone whose self_attention is stated without "window"."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)) and a norm after each
     stack."""
