@@ -696,6 +696,10 @@ class TestRulesAcrossKeys:
             ),
             ("[training]\nfinal_learning_rate = 0.1\n", ("final_learning_rate", "cosine")),
             ("valid = 0\n", ("valid", "at least 1")),
+            *(
+                (f'context = 1\ncontext_sides = "both"\n[decoding]\n{key}\n', (key.split(" =")[0], "context_sides"))
+                for key in ("min_length = 2", "no_repeat_ngram = 3", "coverage_penalty = 0.2", 'finished = "beside"')
+            ),
         ],
     )
     def test_what_does_not_go_together_is_told_with_both_keys(

@@ -354,6 +354,12 @@ class DecodingConfig(Section):
         return self.whole_trees
 
     @property
+    def not_for_both_sides(self) -> list[str]:
+        """The stated settings that are refused with data.context_sides = "both"."""
+        stated = [key for key in ("min_length", "no_repeat_ngram", "coverage_penalty") if getattr(self, key)]
+        return stated if self.finished == "within" else [*stated, 'finished = "beside"']
+
+    @property
     def is_that_of_ctranslate2(self) -> bool:
         """True if CTranslate2 searches in the same way: greedily, or with finished hypotheses beside the beam.
 
@@ -491,6 +497,8 @@ class Recipe(Section):
             raise ValueError("[training] validate_bleu: BLEU cannot be computed for trees; set it to false")
         if self.decoding.whole_trees and not self.data.has_trees:
             raise ValueError('[decoding] whole_trees needs [data] text = "trees" or "tagged-trees"')
+        if self.data.context and self.data.context_sides == "both" and (keys := self.decoding.not_for_both_sides):
+            raise ValueError(f'[decoding] {" and ".join(keys)}: not for [data] context_sides = "both"; leave it out')
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self
