@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, model_serializer, model_validator
 
-from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, CleaningConfig, DataConfig
+from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, TRAJECTORIES, CleaningConfig, DataConfig, defaults_of_task
 from nmtkit.config.section import MANY, Section, default_of
 
 ENDING_SCHEDULES = ("cosine", "linear")
@@ -408,8 +408,8 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _long_lines(cls, values: Any) -> Any:
-        """Let no document be too long, and no line that is cut into sequences or to a length; set the head."""
+    def _of_task(cls, values: Any) -> Any:
+        """Set what follows from the task: the head of the model, and defaults of [cleaning]."""
         if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
             return values
         cleaning, task = values.get("cleaning") or {}, values["data"].get("task")
@@ -420,12 +420,9 @@ class Recipe(Section):
             head = f"{values['data'].get('actions', 'discrete')}-action"
             is_vector = values["data"].get("states") == "vector"
             values = {**values, "model": {"head": head, "vector_states": is_vector, **model}}
-        if task not in (LANGUAGE_MODEL, SUMMARY, *HEADS) or not isinstance(cleaning, dict):
+        if not isinstance(cleaning, dict):
             return values
-        own: dict[str, Any] = {"max_tokens": 0, "max_characters": 0}
-        if task == LANGUAGE_MODEL:
-            own["source_equals_target"] = "keep"
-        return {**values, "cleaning": {**own, **cleaning}}
+        return {**values, "cleaning": {**defaults_of_task(task)["cleaning"], **cleaning}}
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
