@@ -550,7 +550,10 @@ class Engine(ABC):
         """Return the sentences of a line, each with the line's tag if it has one."""
         tag, text = self.tokenizer.split_tag(line)
         starts = [0, *sentence_starts(text, self.tokenizer.languages[0]), len(text)]
-        sentences = [text[start:stop] for start, stop in itertools.pairwise(starts)]
+        sentences = [
+            text[start:stop].rstrip() if stop < len(text) else text[start:stop]
+            for start, stop in itertools.pairwise(starts)
+        ]
         return [f"{tag} {sentence}" for sentence in sentences] if tag else sentences
 
     def _wanted(self, sentence: str, request: TranslationRequest, forbidden: Sequence[Ids]) -> tuple[Wanted, ...]:
