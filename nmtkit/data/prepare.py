@@ -678,7 +678,7 @@ class _Preparer:
             seen = ", ".join(f"{corpus.name} {weight:.3g} times" for corpus, weight in rates)
             log.info("sampling_temperature = %g: an epoch contains each pair of %s", temperature, seen)
         if cut := statistics.counts["cut_sources"]:
-            sources = f"{cut:,} of {counted(done, 'source')}"
+            sources = f"{cut:,} of {counted(writer.num_pairs, 'source')}"
             limit = (
                 "data.sequence_length"
                 if self._data.has_labels
@@ -693,6 +693,9 @@ class _Preparer:
         return f"no training pair is left after cleaning ({dropped or 'the corpora are empty'}); look at {cause}"
 
     def _write_report(self, folder: Path, report: dict[str, Any]) -> dict[str, Any]:
+        if not task_of(self._data).has_source:
+            del report["words"]["source"]
+            report["examples"] = {rule: example[1:] for rule, example in report["examples"].items()}
         write_json(folder / "report.json", report)
         with write_atomically(folder / "report.html") as file:
             file.write(report_page(report, self._recipe.name))

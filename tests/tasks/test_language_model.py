@@ -26,6 +26,9 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.model_folder import load_model
 from nmtkit.pipeline import run as run_recipe
+from nmtkit.reports.card import card
+from nmtkit.reports.run_facts import read_run
+from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
 from nmtkit.text.normalization import NEWLINE
@@ -123,6 +126,16 @@ def test_a_line_has_the_same_tokens_in_training_and_in_use(tmp_path: Path, step:
     assert tokenizer.encode([NEWLINE], "target") == [stored[1]] == [ids[-1:] for ids in stored[:1]]
     used = token_ids(cast(Any, SimpleNamespace(tokenizer=tokenizer)), lines)
     assert used.tolist() == list(chain.from_iterable(stored))
+
+
+def test_no_source_is_reported(trained: Path) -> None:
+    run = read_run(trained)
+    manifest, report = run.files["data/manifest.json"], run.files["data/report.json"]
+    assert list(manifest["train_tokens"]) == list(report["words"]) == list(report["subwords"]["train"]) == ["target"]
+    for page in (card(run), report_page([run]), (trained / "data" / "report.html").read_text(encoding="utf-8")):
+        assert " source\n" not in page and ", source" not in page and 'class="source"' not in page
+    manifest["train_tokens"] = {"source": 1, "target": 2}  # as data of before
+    assert "1 source, 2 target" in card(run) and "training tokens, source" in report_page([run])
 
 
 def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Path) -> None:
