@@ -220,7 +220,7 @@ class TrainingConfig(Section):
     max_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Stop after this number of minutes of all sessions, with validation and saving."""
     patience_epochs: int | None = Field(default=None, ge=1, le=MANY)
-    """Stop when best_metric has not improved for this number of epochs."""
+    """Stop when best_metric has not improved for this number of whole epochs."""
     patience_validations: int | None = Field(default=None, ge=1, le=MANY)
     """Stop when best_metric has not improved for this number of validations."""
     best_metric: Literal["nll", "bleu"] = "nll"

@@ -262,6 +262,19 @@ def test_training_ends_when_patience_does(
     assert place.reason_to_stop(config(max_steps=1000, **options)) == expected
 
 
+@pytest.mark.parametrize(("epoch", "pairs_done", "last"), [(1, 0, 2), (1, 1, 3), (1, 900, 3), (2, 0, 3)])
+def test_patience_in_epochs_counts_from_the_end_of_the_epoch_of_the_best_score(
+    epoch: int, pairs_done: int, last: int
+) -> None:
+    place = Progress(epoch=epoch, pairs_done=pairs_done)
+    place.note_validation(2.0)
+    place.pairs_done, reasons = 0, []
+    for place.epoch in (2, 3):
+        place.note_validation(2.0)
+        reasons.append(place.reason_to_stop(config(max_steps=1000, patience_epochs=1)))
+    assert [reason is not None for reason in reasons] == [last == 2, True]
+
+
 # ---- whole runs
 
 RECIPE = (
