@@ -136,7 +136,7 @@ class _Session:
         matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
-        self._lengths = lengths_seen(recipe, manifest)
+        self._lengths = lengths_seen(recipe, manifest, saved)
         before = saved or {"unfinished": None, "validated": False, "checkpointed": False, "meter": {}}
         self._origin = {  # of checkpoints and resume states
             "run": recipe.name,
@@ -382,6 +382,7 @@ class _Session:
             "regular": is_regular,  # because a checkpoint was due, not because of a stop
             "validated": self._has_validated,
             "checkpointed": self._has_saved,
+            "training_lengths": self._lengths and self._lengths.model_dump(),
         }
         self._state.save(self._run, {**self._facts(), **extra})
 

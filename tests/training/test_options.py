@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
-from nmtkit.files import read_json, sha256_of
+from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.model.flops import forward_flops
 from nmtkit.model_folder import read_tensors, write_tensors
 from nmtkit.run import Run
@@ -462,12 +463,23 @@ def test_going_on_with_another_init_is_refused(project: Path, tuned: Path, train
     assert train_run(tuned, run_dir, f"training.init={elsewhere}").step == 2
 
 
-def test_a_run_goes_on_when_the_model_it_began_with_is_gone(tuned: Path, trained: Path, tmp_path: Path) -> None:
-    init = tmp_path / "model"
-    init.symlink_to(trained / "checkpoints" / "step-00000008")
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_a_run_goes_on_with_all_it_knew_when_the_model_it_began_with_is_gone(
+    tuned: Path, trained: Path, tmp_path: Path, is_emptied: bool
+) -> None:
+    init = Path(shutil.copytree(trained / "checkpoints" / "step-00000008", tmp_path / "model"))
+    description, provenance = read_json(init / "model.json"), read_json(init / "provenance.json")
+    description["training_lengths"]["longest_source"] = 99
+    write_json(init / "model.json", description)
+    provenance["files"]["model.json"] = sha256_of(init / "model.json")
+    write_json(init / "provenance.json", provenance)
     train_run(tuned, tmp_path / "run", f"training.init={init}", "training.max_steps=1")
-    init.unlink()
+    shutil.rmtree(init)
+    if is_emptied:
+        init.mkdir()
     assert train_run(tuned, tmp_path / "run", f"training.init={init}").step == 2
+    lengths = read_json(tmp_path / "run" / "checkpoints" / "step-00000002" / "model.json")["training_lengths"]
+    assert lengths["longest_source"] == 99
 
 
 def test_paths_of_models_are_relative_to_the_recipe(project: Path) -> None:
