@@ -23,7 +23,7 @@ from nmtkit.evaluation.metrics import score
 from nmtkit.experiments.results import make_report, result_tables, write_report
 from nmtkit.experiments.rows import PlannedRun, Sweep, plan, read_sweep
 from nmtkit.experiments.sweep import finished_result, prepare_sweep, refuse_another_sweep, run_here
-from nmtkit.files import read_json, read_json_lines, sha256_of_files
+from nmtkit.files import read_json, read_json_lines, sha256_of, sha256_of_files
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
 
@@ -185,6 +185,27 @@ def test_a_run_is_finished_with_the_settings_and_data_it_had_and_no_others(swept
     loaded, sweep = load_recipe(str(swept.recipe), ["training.max_steps=15"]), read_sweep(swept.rows)
     longer = plan(loaded, sweep, sweep.rows, seeds=1, scale=False)
     assert finished_result(longer[0], swept.folder, fingerprint) is None
+
+
+def test_a_run_is_unfinished_when_the_model_it_began_with_has_other_weights(swept: Swept, tmp_path: Path) -> None:
+    model, folder = tmp_path / "model", tmp_path / "all"
+    shutil.copytree(Run(swept.folder / "base-seed1").checkpoints()[-1], model)
+    settings = (f"training.init={model}", "training.max_steps=1")
+    (planned, *_), fingerprint = make_plan(swept.recipe, swept.rows, folder, *settings)
+    result = run_here(planned, folder, fingerprint, "cpu", 1)
+    assert finished_result(planned, folder, fingerprint) == result
+    place = folder / "base-seed1" / "ablation.json"
+    written = read_json(place)
+    assert written["result"].pop("init_sha256") == sha256_of(model / "model.safetensors")
+    place.write_text(json.dumps(written))  # as before the sum was stored
+    assert finished_result(planned, folder, fingerprint) is None
+    assert run_here(planned, folder, fingerprint, "cpu", 1) == result
+    (model / "model.safetensors").write_bytes(b"others")
+    assert finished_result(planned, folder, fingerprint) is None
+    with pytest.raises(NmtkitError, match="base-seed1 began with other weights than"):
+        run_here(planned, folder, fingerprint, "cpu", 1)
+    shutil.rmtree(model)
+    assert finished_result(planned, folder, fingerprint) == result
 
 
 def test_a_stopped_run_goes_on_where_it_was(swept: Swept, tiny: Any, tmp_path: Path) -> None:
