@@ -268,6 +268,7 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
     for name in names:
         found = score_text(loaded, run.test_text(name).read()[1], recipe.data.sequence_length)
         signature = f"tokens:{found.tokens}|subwords:{recipe.data.subwords}|context:{recipe.data.sequence_length}"
+        signature += model_text(recipe.data)
         values = {
             "nll": found.nll / found.tokens,
             "perplexity": found.perplexity,

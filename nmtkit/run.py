@@ -224,7 +224,8 @@ class Run:
         if not output.is_file():
             data = self.recipe().data
             command = ["nmtkit", "classify" if data.has_labels else "translate", str(self.folder)]
-            command += language_options(data, data.tests[test_set]) if test_set in data.tests else []
+            if test_set in data.tests:
+                command += language_options(data, data.tests[test_set], self.tokenizer())
             command += ["--input", str(text.source), "--output", str(output)]
             raise DataError(f"{output}: missing; make it with `{shlex.join(command)}`")
         for path in (text.source, text.reference):
@@ -290,10 +291,10 @@ def _unwritable(path: Path, reason: str) -> NmtkitError:
     )
 
 
-def language_options(data: DataConfig, direction: tuple[str, str]) -> list[str]:
+def language_options(data: DataConfig, direction: tuple[str, str], tokenizer: Tokenizer) -> list[str]:
     """Return the options of `nmtkit translate` that choose a direction of a recipe's model, if it has several."""
     options = ["--from", direction[0]] if data.has_source_tags else []
-    return [*options, "--to", direction[1]] if data.has_source_tags or data.target_tags else options
+    return [*options, "--to", direction[1]] if len(tokenizer.target_languages) > 1 else options
 
 
 def set_translated_as(output: Path) -> tuple[Run, str] | None:

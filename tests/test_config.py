@@ -376,14 +376,32 @@ class TestBases:
 
     def test_a_stored_recipe_can_be_the_base_of_another_task(self, folder: Folder) -> None:
         folder.write(to_toml(load_recipe("gpt-gutenberg")), "lm.toml")
-        of_label = 'task = "label"\nsource_language = "en"\ntarget_language = "zxx"\ntrain = ["trec/train"]\n'
+        of_label = 'task = "label"\nsource_language = "en"\ntrain = ["trec/train"]\n'
         of_label = f'base = "lm.toml"\n[data]\n{of_label}[training]\nschedule = "linear"\n'
         labels = folder.load(of_label)
         assert (labels.model.head, labels.data.share_vocab, labels.model.d_model) == ("classes", False, 256)
+        assert labels.data.target_language == "zxx"
         folder.write(to_toml(labels), "labels.toml")
         assert folder.load('base = "labels.toml"\n[data]\nlabel_type = "number"\n').model.head == "number"
         assert "leave head out" in folder.complaint(f'{of_label}[model]\nhead = "none"\n')
         assert "leave share_vocab out" in folder.complaint(of_label.replace("[data]", "[data]\nshare_vocab = true"))
+
+    @pytest.mark.parametrize("old", ["translation", "summary", "language-model", "label"])
+    @pytest.mark.parametrize("new", ["translation", "summary", "language-model", "label"])
+    def test_another_task_than_that_of_a_stored_base_has_its_own_defaults(
+        self, folder: Folder, old: str, new: str
+    ) -> None:
+        def loaded(task: str, base: str = "") -> Recipe:
+            model = '[model]\narchitecture = "decoder"\n[training]\nvalidate_bleu = false\n'
+            return folder.load(f'{base}{DATA}task = "{task}"\n{"" if task == "summary" else model}')
+
+        folder.write(to_toml(loaded(old)), "stored.toml")
+        found, own = loaded(new, 'base = "stored.toml"\n'), loaded(new)
+        assert (found.data, found.cleaning) == (own.data, own.cleaning)
+        assert found.cleaning.model_fields_set >= {"source_equals_target"} or new != "language-model"
+        stated = loaded(old).model_copy(update={"cleaning": CleaningConfig(max_tokens=99)})
+        folder.write(to_toml(stated), "stored.toml")
+        assert loaded(new, 'base = "stored.toml"\n').cleaning.max_tokens == 99
 
     def test_a_number_of_test_pairs_is_inherited_replaced_and_stored(self, folder: Folder) -> None:
         folder.write(f"{DATA}valid = 30\ntest = 20\n", "parent.toml")
@@ -696,6 +714,10 @@ class TestRulesAcrossKeys:
             ),
             ("[training]\nfinal_learning_rate = 0.1\n", ("final_learning_rate", "cosine")),
             ("valid = 0\n", ("valid", "at least 1")),
+            *(
+                (f'context = 1\ncontext_sides = "both"\n[decoding]\n{key}\n', (key.split(" =")[0], "context_sides"))
+                for key in ("min_length = 2", "no_repeat_ngram = 3", "coverage_penalty = 0.2", 'finished = "beside"')
+            ),
         ],
     )
     def test_what_does_not_go_together_is_told_with_both_keys(

@@ -8,10 +8,27 @@ from nmtkit import pipeline
 from nmtkit.cli import run
 from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe, to_toml
+from nmtkit.decoding.running_text import TextScore
 from nmtkit.evaluation.metrics import Score, mean_scores
 from nmtkit.files import read_json, write_json, write_lines
 
 LINES = ["Das ist ein Haus.", "Ein Mann, der steht, lacht."]
+
+
+@pytest.fixture(autouse=True)
+def costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "training_cost", lambda run: {})
+
+
+def write_run(folder: Path, settings: list[str]) -> None:
+    """Writes a run of quickstart with a test set that is translated."""
+    for name in ("data/test", "translations"):
+        (folder / name).mkdir(parents=True)
+    (folder / "recipe.toml").write_text(to_toml(load_recipe("quickstart", settings)), encoding="utf-8")
+    write_json(folder / "data" / "manifest.json", {})
+    for name in ("data/test/mine.source.txt", "data/test/mine.reference.txt"):
+        write_lines(folder / name, LINES)
+    write_lines(folder / "translations" / "mine.txt", [line.lower() for line in LINES])
 
 
 @pytest.mark.parametrize(
@@ -23,18 +40,8 @@ LINES = ["Das ist ein Haus.", "Ein Mann, der steht, lacht."]
          "|model-text:moses-punctuation+moses-tokenize+lowercase"),
     ],
 )  # fmt: skip
-def test_a_signature_ends_in_what_was_done_to_the_text_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, normalize: str, said: str
-) -> None:
-    recipe = load_recipe("quickstart", [f"data.normalize={normalize}"])
-    (tmp_path / "recipe.toml").write_text(to_toml(recipe), encoding="utf-8")
-    for folder in ("data/test", "translations"):
-        (tmp_path / folder).mkdir(parents=True)
-    write_json(tmp_path / "data" / "manifest.json", {})
-    for name in ("data/test/mine.source.txt", "data/test/mine.reference.txt"):
-        write_lines(tmp_path / name, LINES)
-    write_lines(tmp_path / "translations" / "mine.txt", [line.lower() for line in LINES])
-    monkeypatch.setattr(pipeline, "training_cost", lambda run: {})
+def test_a_signature_ends_in_what_was_done_to_the_text_of_the_model(tmp_path: Path, normalize: str, said: str) -> None:
+    write_run(tmp_path, [f"data.normalize={normalize}"])
     scores = pipeline.score_run(tmp_path)["mine"]
     for score in scores.values():
         assert score.signature.endswith(said)
@@ -44,6 +51,18 @@ def test_a_signature_ends_in_what_was_done_to_the_text_of_the_model(
         name: entry["signature"] for name, entry in written.items()
     }
     assert scores["bleu-tokenized"].score < scores["bleu-tokenized-lc"].score == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(("normalize", "end"), [("[]", "|context:512"), ('["lowercase"]', "|model-text:lowercase")])
+def test_so_does_that_of_a_language_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, normalize: str, end: str
+) -> None:
+    settings = ["data.task=language-model", "model.architecture=decoder", "training.validate_bleu=false"]
+    write_run(tmp_path, [*settings, f"data.normalize={normalize}"])
+    for name, value in {"find_model": None, "load_model": None, "score_text": TextScore(9.0, 4, 3, 9, 0)}.items():
+        monkeypatch.setattr(pipeline, name, lambda *arguments, value=value: value)
+    scores = pipeline.score_run(tmp_path, device="cpu")["mine"]
+    assert all(score.signature.endswith(end) for score in scores.values())
 
 
 def test_run_prints_the_signature_of_each_test_set(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ def command(
         Option(
             metavar="M",
             help="Metric; may be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; for "
-            "parsing, evalb; for labels and numbers, labels or numbers]",
+            "summaries, ROUGE; for parsing, evalb; for labels and numbers, labels or numbers]",
         ),
     ] = None,
     paired: Annotated[

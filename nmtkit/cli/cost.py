@@ -40,7 +40,7 @@ def command(
             min=0.001,
             max=1.0,
             help="Model FLOPs utilisation: the fraction of the device's peak rate that training reaches.  "
-            "[default: 0.30 on a GPU; measured on this machine's CPU; 0.23 on a CPU given by --rate]",
+            "[default: 0.30 on a GPU; measured on this machine's CPU (episodes: 0.23); 0.23 on a CPU given by --rate]",
         ),
     ] = None,
     rate: Annotated[
@@ -62,9 +62,10 @@ def command(
 ) -> None:
     """Predict the FLOPs, time and memory of a training, or show what a finished training took.
 
-    For a RECIPE, print a prediction. The FLOPs are exact if the data have been prepared. For a trained RUN, print its
-    measured cost beside the paper's Table 2 and the prediction, and write RUN/cost.json. With --devices or another
-    option about devices, print a prediction for the RUN on these devices.
+    For a RECIPE, print a prediction. The FLOPs are exact if the data have been prepared, except with
+    training.subword_sampling. For a trained RUN, print its measured cost beside the prediction and, for translations
+    and trees, the paper's Table 2, and write RUN/cost.json. With --devices or another option about devices, print a
+    prediction for the RUN on these devices.
 
     \b
     Examples:
@@ -169,7 +170,9 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
         if not changes and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-            return PairLengths.of_data(training_data(run.data / "train", recipe, tokenizer).of_epoch(0)), sizes
+            data = training_data(run.data / "train", recipe, tokenizer).of_epoch(0)
+            is_sampled = recipe.training.subword_sampling > 0
+            return PairLengths.of_data(data, "the prepared data" + "; sampled subwords are more" * is_sampled), sizes
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )

@@ -42,7 +42,10 @@ ScoringPrecision = Annotated[
     Literal["float64", "float32"] | None,
     Option(help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]"),
 ]
-MaxTokens = Annotated[int | None, Option(min=1, help="Score only the first N tokens of a line.  [default: 1024]")]
+MaxTokens = Annotated[
+    int | None,
+    Option(min=1, help="Score only the first N tokens of a line (language models: of both together).  [default: 1024]"),
+]
 BatchTokens = Annotated[int | None, Option(min=1, help="Source or target tokens per batch.  [default: 2048]")]
 Trials = Annotated[int | None, Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")]
 Temperature = Annotated[float | None, Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")]

@@ -56,7 +56,7 @@ def command(
     from nmtkit.distributed.launch import launch
     from nmtkit.distributed.workers import check_processes, is_launched
     from nmtkit.pipeline import run
-    from nmtkit.run import language_options
+    from nmtkit.run import Run, language_options
     from nmtkit.tasks.known import task_of
 
     if console.environment_number("WORLD_SIZE", 1) > 1:
@@ -90,7 +90,8 @@ def command(
         test = next(iter(result.scores), "")
         sentence = _print_outputs(folder, test, task.noun) if test else ""
         direction = loaded.data.tests.get(test, loaded.data.directions[0])
-        use = shlex.join(["nmtkit", task.command, str(folder), *language_options(loaded.data, direction)])
+        chosen = language_options(loaded.data, direction, Run(folder).tokenizer())
+        use = shlex.join(["nmtkit", task.command, str(folder), *chosen])
         use = f"echo {shlex.quote(sentence)} | {use}" if sentence else f"{use} --input FILE"
     else:
         use += " --prompt '...'"

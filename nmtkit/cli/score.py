@@ -96,8 +96,9 @@ def command(
         Option(
             "--model",
             metavar="MODEL",
-            help="Compute the log-probability of each line of --hypothesis as a translation of --source with "
-            "this model; without --source, of the whole text with a language model. Several models form an ensemble.",
+            help="Compute the log-probability of each line of --hypothesis as a translation (language models: as the "
+            "continuation) of --source with this model; without --source, of the whole text with a language model. "
+            "Several models form an ensemble.",
         ),
     ] = None,
     output: Annotated[Path | None, Option(help="File for the result of --model.  [default: stdout]")] = None,

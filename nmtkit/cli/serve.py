@@ -25,7 +25,12 @@ def command(
     max_beam: Annotated[int, Option(min=1, max=10_000, help="Beam size per request.")] = 10,
     max_body: Annotated[int, Option(metavar="BYTES", min=1, max=2**30, help="Bytes per request.")] = 2**18,
     max_seconds: Annotated[
-        float, Option(min=0.1, max=86_400, help="Time for a request to arrive, and then to be translated.")
+        float,
+        Option(
+            min=0.1,
+            max=86_400,
+            help="Time for a request to arrive, for its translation, and for reading the answer, each.",
+        ),
     ] = 30,
     max_queue: Annotated[int, Option(min=1, help="Requests that wait; others are refused with 503.")] = 256,
     max_connections: Annotated[int, Option(min=1, help="Connections; others are refused with 503.")] = 256,

@@ -36,7 +36,7 @@ def command(
     status: Annotated[
         Path | None,
         Option(
-            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, short, "
+            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, cut, short, "
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
@@ -83,7 +83,9 @@ def command(
     max_source_tokens: Annotated[
         int | None,
         Option(
-            min=1, help="Cut longer sources into segments; join the output.  [default: the longest source in training]"
+            min=1,
+            help="Split sources of more tokens and join the translations; for summaries, read only the first N.  "
+            "[default: the longest source in training]",
         ),
     ] = None,
     batch_size: Annotated[

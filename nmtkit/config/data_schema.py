@@ -111,7 +111,8 @@ class DataConfig(Section):
     """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or those of an imported model,
     which tokenizer names: gpt-bpe of a GPT, imported of a translation model; see data.md."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
-    """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included."""
+    """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included; for
+    characters and none the maximum."""
     share_vocab: bool = True
     """Use one vocabulary for source and target."""
     byte_fallback: bool = False
@@ -132,15 +133,10 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_source(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("task") == LANGUAGE_MODEL:
-            return {"source_language": "und", "normalize": (), **values}
         if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
             return {"source_language": values["target_language"], **values}
-        if isinstance(values, dict) and values.get("task") in [*HEADS]:  # a list, as a task may be one
-            return {"target_language": "zxx", "share_vocab": False, **values}  # ISO 639-2: no linguistic content
-        if isinstance(values, dict) and values.get("task") == TRAJECTORIES:
-            languages = {"source_language": "und", "target_language": "zxx"}
-            return {**languages, "train": [ENVIRONMENT], **_OF_EPISODES, **values}
+        if isinstance(values, dict) and values.get("task") in [LANGUAGE_MODEL, TRAJECTORIES, *HEADS]:
+            return {**defaults_of_task(values["task"])["data"], **values}
         for key in ("source_language", "target_language"):
             stated = {stated_text(entry, key) for entries in _corpora(values) for entry in entries}
             if key not in values and stated - {None}:
@@ -521,3 +517,19 @@ class CleaningConfig(Section):
         if rule == "length_ratio" and not self.max_ratio:
             return "keep"
         return str(getattr(self, rule))
+
+
+def defaults_of_task(task: Any) -> dict[str, dict[str, Any]]:
+    """Return the defaults that depend on the task, by section and key; ``task`` may be anything that stands there."""
+    data = {key: default_of(DataConfig, key) for key in _OF_EPISODES}
+    cleaning = {key: default_of(CleaningConfig, key) for key in ("max_tokens", "max_characters")}
+    if task in [LANGUAGE_MODEL, SUMMARY, *HEADS]:  # no document is too long, nor a line that is cut
+        cleaning = dict.fromkeys(cleaning, 0)
+    if task == LANGUAGE_MODEL:
+        data |= {"source_language": "und", "normalize": ()}
+        cleaning["source_equals_target"] = "keep"
+    elif task == TRAJECTORIES:
+        data |= {"source_language": "und", "target_language": "zxx", "train": (ENVIRONMENT,), **_OF_EPISODES}
+    elif task in [*HEADS]:
+        data |= {"target_language": "zxx", "share_vocab": False}  # ISO 639-2: no linguistic content
+    return {"data": data, "cleaning": cleaning}

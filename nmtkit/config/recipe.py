@@ -27,7 +27,7 @@ from nmtkit.config.corpus_entries import (
     corpus_name,
     mixture_label,
 )
-from nmtkit.config.data_schema import ENVIRONMENT, HEADS, DataConfig
+from nmtkit.config.data_schema import ENVIRONMENT, HEADS, DataConfig, defaults_of_task
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES
 from nmtkit.errors import RecipeError
@@ -147,8 +147,7 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
         if {"task", "label_type", "states", "actions"} & values.get("data", {}).keys():
             for key in ("head", "vector_states"):
                 merged.get("model", {}).pop(key, None)
-            if values["data"].get("task") in [*HEADS]:
-                merged.get("data", {}).pop("share_vocab", None)
+            _forget_task(merged, values["data"].get("task"))
         for section, content in values.items():
             target = merged.setdefault(section, {})
             for rival in (rival for key in content for rival in _rivals(key)):
@@ -157,6 +156,21 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
                     target.pop(rival, None)
             target.update(content)
     return Recipe.model_validate({"name": name, **merged})
+
+
+def _forget_task(merged: dict[str, dict[str, Any]], new: Any) -> None:
+    """Remove the values that a base states, but that follow from its task, if ``new`` is another."""
+    old = merged.get("data", {}).get("task")
+    if new is None or new == old:
+        return
+    for section, defaults in defaults_of_task(old).items():
+        stated = merged.get(section, {})
+        for key, value in defaults.items():
+            if stated.get(key) == (list(value) if isinstance(value, tuple) else value):
+                del stated[key]
+    if new in [*HEADS] and old not in [*HEADS]:
+        for key in ("target_language", "share_vocab"):
+            merged.get("data", {}).pop(key, None)
 
 
 def stored_recipe(path: Path, name: str) -> Recipe:

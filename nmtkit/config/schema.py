@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, model_serializer, model_validator
 
-from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, CleaningConfig, DataConfig
+from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, TRAJECTORIES, CleaningConfig, DataConfig, defaults_of_task
 from nmtkit.config.section import MANY, Section, default_of
 
 ENDING_SCHEDULES = ("cosine", "linear")
@@ -47,7 +47,8 @@ class ModelConfig(Section):
     compression: int = Field(default=3, ge=1, le=1_000)
     """Compressed attention: kernel size and stride of the convolution."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md."""
+    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md. No effect on a
+    decoder alone whose self_attention is stated without "window"."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)) and a norm after each
     stack."""
@@ -76,7 +77,8 @@ class ModelConfig(Section):
     ffn_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout after the activation; 0 in the paper."""
     share_embeddings: Literal["all", "decoder", "none"] = "all"
-    """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices."""
+    """all: source, target and output share one matrix. decoder: target and output share one. none: three matrices,
+    with a decoder alone two."""
     head: Literal["none", "classes", "choice", "number", "discrete-action", "vector-action"] = "none"
     """Set by [data] task: linear layer for labels (classes, choice, number) or actions (discrete-action,
     vector-action)."""
@@ -179,15 +181,15 @@ class TrainingConfig(Section):
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Random seed for initial weights, order of batches and dropout."""
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
-    """Maximum number of target tokens per update, over all devices, without padding."""
+    """Maximum number of target tokens, or of labels or actions, per update, over all devices, without padding."""
     sequences_per_update: int = Field(default=0, ge=0, le=MANY)
     """Number of pairs (or sequences) per update, in place of tokens_per_update. 0: off."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
     minimises padding. More: updates differ less from each other."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
-    """Size of a micro-batch: maximum number of target (or source) tokens on one device, with padding. 0: as many as fit
-    into a CUDA device; 4,096 on a CPU, 16,384 elsewhere."""
+    """Size of a micro-batch: maximum number of target (or source) tokens on one device, with padding; with a decoder
+    alone, of both together. 0: as many as fit into a CUDA device; 4,096 on a CPU, 16,384 elsewhere."""
     optimizer: Literal["adam"] = "adam"
     """Optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
@@ -218,7 +220,7 @@ class TrainingConfig(Section):
     max_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Stop after this number of minutes of all sessions, with validation and saving."""
     patience_epochs: int | None = Field(default=None, ge=1, le=MANY)
-    """Stop when best_metric has not improved for this number of epochs."""
+    """Stop when best_metric has not improved for this number of whole epochs."""
     patience_validations: int | None = Field(default=None, ge=1, le=MANY)
     """Stop when best_metric has not improved for this number of validations."""
     best_metric: Literal["nll", "bleu"] = "nll"
@@ -352,6 +354,12 @@ class DecodingConfig(Section):
         return self.whole_trees
 
     @property
+    def not_for_both_sides(self) -> list[str]:
+        """The stated settings that are refused with data.context_sides = "both"."""
+        stated = [key for key in ("min_length", "no_repeat_ngram", "coverage_penalty") if getattr(self, key)]
+        return stated if self.finished == "within" else [*stated, 'finished = "beside"']
+
+    @property
     def is_that_of_ctranslate2(self) -> bool:
         """True if CTranslate2 searches in the same way: greedily, or with finished hypotheses beside the beam.
 
@@ -400,8 +408,8 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _long_lines(cls, values: Any) -> Any:
-        """Let no document be too long, and no line that is cut into sequences or to a length; set the head."""
+    def _of_task(cls, values: Any) -> Any:
+        """Set what follows from the task: the head of the model, and defaults of [cleaning]."""
         if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
             return values
         cleaning, task = values.get("cleaning") or {}, values["data"].get("task")
@@ -412,12 +420,9 @@ class Recipe(Section):
             head = f"{values['data'].get('actions', 'discrete')}-action"
             is_vector = values["data"].get("states") == "vector"
             values = {**values, "model": {"head": head, "vector_states": is_vector, **model}}
-        if task not in (LANGUAGE_MODEL, SUMMARY, *HEADS) or not isinstance(cleaning, dict):
+        if not isinstance(cleaning, dict):
             return values
-        own: dict[str, Any] = {"max_tokens": 0, "max_characters": 0}
-        if task == LANGUAGE_MODEL:
-            own["source_equals_target"] = "keep"
-        return {**values, "cleaning": {**own, **cleaning}}
+        return {**values, "cleaning": {**defaults_of_task(task)["cleaning"], **cleaning}}
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
@@ -489,6 +494,8 @@ class Recipe(Section):
             raise ValueError("[training] validate_bleu: BLEU cannot be computed for trees; set it to false")
         if self.decoding.whole_trees and not self.data.has_trees:
             raise ValueError('[decoding] whole_trees needs [data] text = "trees" or "tagged-trees"')
+        if self.data.context and self.data.context_sides == "both" and (keys := self.decoding.not_for_both_sides):
+            raise ValueError(f'[decoding] {" and ".join(keys)}: not for [data] context_sides = "both"; leave it out')
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience needs [data] valid")
         return self

@@ -24,6 +24,8 @@ from nmtkit.data.context import contexts
 from nmtkit.data.quality_report import without_zeros
 from nmtkit.data.shards import id_type
 from nmtkit.data.training_text import TextBlock
+from nmtkit.tasks.known import task_of
+from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import SIDES, UNK, join_segments
@@ -86,11 +88,7 @@ class BlockEncoder:
         """Encode a block."""
         self._tokenizer = self._tokenizers[block.corpus]
         pairs = list(block.pairs())
-        texts, encoded, cut_sources = self._encode(block.corpus, pairs)
-        longest = self._max_source_tokens
-        if longest is not None:
-            cut_sources = sum(len(ids) > longest for ids in encoded[0])
-            encoded[0] = [ids[:longest] for ids in encoded[0]] if cut_sources else encoded[0]
+        texts, encoded, sources = self._encode(block.corpus, pairs)
         lengths = [np.fromiter(map(len, rows), np.int64, len(pairs)) for rows in encoded]
         counts = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
         findings = BlockFindings()
@@ -100,9 +98,13 @@ class BlockEncoder:
             texts = [list(compress(side, kept)) for side in texts]
             encoded = [list(compress(rows, kept)) for rows in encoded]
             lengths = [side[kept] for side in lengths]
+            sources = list(compress(sources, kept))
         longest_source, language = int(lengths[0].max(initial=0)), self._tokenizer.languages[0]
-        counts["cut_sources"] = cut_sources
+        counts["cut_sources"] = sum(is_cut for is_cut, _ in sources)
         counts["multi_sentence_sources"] = sum(bool(sentence_starts(text, language)) for text in texts[0])
+        if self._tokenizer.labels:
+            texts[0] = [" ".join(field.strip(" ") for field in text.split(FIELD_MARK)) for text in texts[0]]
+        counts["source subwords"], counts["target subwords"] = sum(size for _, size in sources), int(lengths[1].sum())
         for name, text_lines, tokens in zip(SIDES, texts, lengths, strict=True):
             counts[f"{name} tokens"] = int(tokens.sum())
             counts[f"{name} words"] = sum(text.count(" ") for text in text_lines) + len(text_lines)
@@ -119,8 +121,9 @@ class BlockEncoder:
 
     def _encode(
         self, corpus: int, lines: Sequence[tuple[int, str, str]]
-    ) -> tuple[list[list[str]], list[list[list[int]]], int]:
-        """Return the normalised text of numbered pairs, their ids, for each side, and the number of cut sequences."""
+    ) -> tuple[list[list[str]], list[list[list[int]]], list[tuple[bool, int]]]:
+        """Return the normalised text of numbered pairs and their ids, for each side, and for each source whether it was
+        cut and its number of subwords before."""
         texts = [
             [self._tokenizer.normalize(source, "source") for _, source, _ in lines],
             [self._tokenizer.normalize(target, "target") for _, _, target in lines],
@@ -128,14 +131,16 @@ class BlockEncoder:
         if self._tokenizer.labels:
             sequences = self._tokenizer.sequences(texts[0], threads=1)
             targets = self._tokenizer.encode(texts[1], "target", threads=1)
-            return texts, [[ids for ids, _ in sequences], targets], sum(is_cut for _, is_cut in sequences)
+            return texts, [[ids for ids, *_ in sequences], targets], [(is_cut, size) for _, is_cut, size in sequences]
         prefix = self._prefixes[corpus]
         sources = [f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]
         sides = zip((sources, texts[1]), SIDES, strict=True)
         encoded = [self._tokenizer.encode(side_lines, side, threads=1) for side_lines, side in sides]
         if start := self._tokenizer.target_start:
             encoded[1] = [[*start, *ids] if ids else [] for ids in encoded[1]]
-        return texts, encoded, 0
+        sizes, longest = [len(ids) for ids in encoded[0]], self._max_source_tokens
+        encoded[0] = [ids[:longest] for ids in encoded[0]] if longest is not None else encoded[0]
+        return texts, encoded, [(longest is not None and size > longest, size) for size in sizes]
 
     def _contexts(
         self, block: TextBlock, pairs: list[tuple[int, str, str]], encoded: list[list[list[int]]]
@@ -206,9 +211,10 @@ class ShardStatistics:
     """Statistics of a set of shards for the report, counted while they are written.
 
     Attributes:
-        counts: "SIDE tokens" (without context), "SIDE words", "SIDE characters", "multi_sentence_sources",
-            "cut_sources" (to `data.max_source_tokens`); "lines" of the target that were decoded as a test, those of
-            them that "changed", and those of these with an "unknown" token.
+        counts: "SIDE tokens" (without context), "multi_sentence_sources", "cut_sources"; "SIDE words",
+            "SIDE characters" and "SIDE subwords" of the whole text, and of each field of a label's sequences once;
+            "lines" of the target that were decoded as a test, those of them that "changed", and those of these with an
+            "unknown" token.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -216,7 +222,8 @@ class ShardStatistics:
         self._lengths = [np.zeros(MAX_TOKENS_SHOWN + 1, np.int64) for _ in SIDES]
         self.counts = Counter[str]()
         self._pairs = self._longest_source = self._longest_sequence = 0
-        self._has_context, self._text_sides = bool(tokenizer.context), SIDES[:1] if tokenizer.labels else SIDES
+        self._has_context = bool(tokenizer.context)
+        self._text_sides = SIDES[:1] if tokenizer.labels else SIDES if task_of(tokenizer).has_source else SIDES[1:]
 
     def add(self, block: EncodedBlock) -> None:
         """Count the pairs of a block that are kept."""
@@ -254,18 +261,19 @@ class ShardStatistics:
     def as_json(self) -> dict[str, Any]:
         """Return sizes, tokens per word, use of the vocabulary, and a histogram of lengths per side with text."""
         sides: dict[str, Any] = {}
-        for index, side in enumerate(self._text_sides):
+        for side in self._text_sides:
+            index = SIDES.index(side)
             seen = self._seen[index]
-            words, characters, without_context = (
-                self.counts[f"{side} {unit}"] for unit in ("words", "characters", "tokens")
+            words, characters, subwords = (
+                self.counts[f"{side} {unit}"] for unit in ("words", "characters", "subwords")
             )
             tokens = int(seen.sum())
             ranked = np.sort(np.delete(seen, UNK))[::-1]
             sides[side] = {
                 "tokens": tokens,
                 "words": words,
-                "tokens_per_word": round(without_context / max(1, words), 4),
-                "characters_per_token": round(characters / max(1, without_context), 4),
+                "tokens_per_word": round(subwords / max(1, words), 4),
+                "characters_per_token": round(characters / max(1, subwords), 4),
                 "unknown": int(seen[UNK]),
                 "vocabulary": len(seen),
                 "entries_used": int((ranked > 0).sum()),

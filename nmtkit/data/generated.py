@@ -10,7 +10,7 @@ A line of NAME.tsv is a translation: number of the line, 1 if the maximum length
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -92,7 +92,7 @@ class Generation:
         sampling = {key: getattr(entry, key) for key in ("temperature", "top_k", "top_p", "seed")}
         made_from = {
             "input_sha256": input_sha256,
-            "model_sha256": [read_provenance(folder)["files"]["model.safetensors"] for folder in models],
+            "model_sha256": model_sums(models),
             # Without defaults, so that a new key of a later version changes nothing.
             "decoding": decoding.model_dump(mode="json", exclude={"average_last"}, exclude_defaults=True),
             "n_best": entry.n_best,
@@ -152,6 +152,11 @@ class Generation:
             if noise is not None:
                 chosen = with_noise(chosen, noise, f"{self.entry.seed} {number}")
             yield f"{chosen}\n".encode("utf-8", "surrogateescape")
+
+
+def model_sums(models: Sequence[Path]) -> list[str]:
+    """Return the checksums of the weights of models; raise ModelError if there is no model."""
+    return [read_provenance(find_model(path))["files"]["model.safetensors"] for path in models]
 
 
 def _direction(entry: GeneratedCorpus, data: DataConfig) -> tuple[str, str]:

@@ -53,7 +53,7 @@ def report_page(report: dict[str, Any], name: str) -> str:
         numbers += [
             (f"tokens per word, {side}", f"{part['tokens_per_word']:.2f}") for side, part in subwords["train"].items()
         ]
-        if cut := subwords["train"]["source"].get("cut"):
+        if cut := subwords["train"].get("source", {}).get("cut"):
             numbers.append(("sources cut", f"{cut:,}"))
     cells = "".join(f"<div><b>{escape(value)}</b>{escape(label)}</div>" for label, value in numbers)
     rules = [

@@ -63,7 +63,7 @@ class Classifier(Engine):
     def _segments(self, lines: Sequence[str], request: TranslationRequest) -> list[Segment]:
         normalized = [self.tokenizer.normalize(line) for line in lines]
         found = enumerate(self.tokenizer.sequences(normalized, self.num_threads))
-        return [Segment(number, ids, 0, is_cut=is_cut) for number, (ids, is_cut) in found if ids]
+        return [Segment(number, ids, 0, is_cut=is_cut) for number, (ids, is_cut, _) in found if ids]
 
     @torch.inference_mode()
     def search_segments(

@@ -450,17 +450,13 @@ class Engine(ABC):
             )
         if "target" not in self.tokenizer.context_sides:
             return
-        decoding = self.decoding
         refused = {
             "several translations per line": request.n_best > 1 and request.sampling is None,
             "prefixes": any(request.prefixes),
             "required phrases": any(request.required) or has_terms,
-            "min_length": decoding.min_length,
-            "no_repeat_ngram": decoding.no_repeat_ngram,
-            "coverage_penalty": decoding.coverage_penalty,
-            'finished = "beside"': decoding.finished == "beside",
         }
-        if names := [name for name, is_set in refused.items() if is_set]:
+        names = [name for name, is_set in refused.items() if is_set] + self.decoding.not_for_both_sides
+        if names:
             raise DataError(
                 f'{" and ".join(names)}: not for models with data.context_sides = "both", which translate the '
                 'sentences before a line together with it; leave it out, or train with context_sides = "source"'
@@ -561,6 +557,7 @@ class Engine(ABC):
         sentences = [text[start:stop] for start, stop in itertools.pairwise([0, *starts, len(text)])]
         if request.glossary:
             sentences = request.glossary.joined(sentences)
+        sentences = [*map(str.rstrip, sentences[:-1]), sentences[-1]]
         return [f"{tag} {sentence}" for sentence in sentences] if tag else sentences
 
     def _wanted(self, sentence: str, request: TranslationRequest, forbidden: Sequence[Ids]) -> tuple[Wanted, ...]:

@@ -12,10 +12,12 @@ from contextlib import ExitStack
 from typing import IO, Any
 
 from nmtkit.distributed.cpu import threads_each
-from nmtkit.distributed.interpreter import same_imports, stop_signals
+from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports, stop_signals
 from nmtkit.distributed.workers import LAUNCHED, PEER_LOST, going_on
 
 _SECONDS_FOR_ERRORS = 2.0
+_NO_FAILURE = (None, 0, *(128 + number for number in STOP_SIGNALS))
+"""Exit codes of processes that run, are done, or ended in order after a signal that was passed on."""
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
@@ -107,8 +109,7 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
     """
     while any(child.poll() is None for child in children):
         codes = [child.poll() for child in children]
-        # 130 and 143 are orderly ends after a signal that was passed on.
-        if any(code not in (None, 0, 130, 143) for code in codes):
+        if any(code not in _NO_FAILURE for code in codes):
             killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
             time.sleep(_SECONDS_FOR_ERRORS)  # time for the first process to report an error that all have
             codes = [child.poll() for child in children]
@@ -127,7 +128,7 @@ def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
 
     In this order: a process that failed by itself, one that still runs although others lost it, one that lost others.
     """
-    failed_alone = [rank for rank, code in enumerate(codes) if code not in (None, 0, 130, 143, PEER_LOST)]
+    failed_alone = [rank for rank, code in enumerate(codes) if code not in (*_NO_FAILURE, PEER_LOST)]
     if failed_alone:
         return failed_alone[0], False
     if None in codes:

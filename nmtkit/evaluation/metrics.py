@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 METRICS = ("sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split")
 """The metrics that are computed by default."""
 ON_REQUEST = ("sacrebleu-lc", "sacrebleu-intl", *ROUGE_METRICS)
-"""The metrics that are computed only by name."""
+"""The metrics that are computed only by name, or (ROUGE) for summaries."""
 RESAMPLES = 1000
 """Resamples of the bootstrap that gives a confidence interval, as in sacreBLEU."""
 MOST_LINES_RESAMPLED = 10_000

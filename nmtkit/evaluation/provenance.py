@@ -57,11 +57,12 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         for key, value in wanted.items()
         if key != "average_last" and made_with.get(key, value) != value
     ]
-    options, wanted_language = known.get("options") or {}, recipe.data.of_test(name).target_language
-    language = known.get("target_language") or (options.get("asked") or {}).get("target_language") or wanted_language
-    if language != wanted_language:
-        found.append(f"translated to {language}, but the test set is in {wanted_language}")
+    options, data = known.get("options") or {}, recipe.data.of_test(name)
     given = {**options, **(options.get("asked") or {})}
+    for side, direction, expected in (("source", "from", data.source_language), ("target", "to", data.target_language)):
+        language = known.get(f"{side}_language") or given.get(f"{side}_language") or expected
+        if language != expected:
+            found.append(f"translated {direction} {language}, but the {side} of the test set is in {expected}")
     found += [made for option, made in _NOT_IN_RECIPES.items() if given.get(option)]
     found += [
         f"translated with {key} = {given[key]}, but `run` has {plain or 'the limit of the model'}"

@@ -1,5 +1,6 @@
 """The results of a sweep: SWEEP/ablations.json, and the same as tables in Markdown, HTML and on the screen."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def _row_report(runs: Sequence[PlannedRun], results: Results, failures: Mapping[
         "label_smoothing": training.label_smoothing,
         "positions": model.positions,
         **{
-            key: _summary([result[key] for result in done if result.get(key) is not None])
+            key: _summary([result.get(key) for result in done])
             for key in ("updates", "perplexity", "bleu", "flops", "seconds")
         },
         "parameters": done[0]["parameters"] if done else None,
@@ -74,8 +75,12 @@ def _row_report(runs: Sequence[PlannedRun], results: Results, failures: Mapping[
     }
 
 
-def _summary(values: Sequence[float | int]) -> dict[str, float] | None:
-    return {"mean": sum(values) / len(values), "lowest": min(values), "highest": max(values)} if values else None
+def _summary(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Return mean and range; None if there is no value, or that of a run that diverged is missing or not finite."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite or len(finite) < len(values):
+        return None
+    return {"mean": sum(finite) / len(finite), "lowest": min(finite), "highest": max(finite)}
 
 
 def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -88,7 +93,11 @@ def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, 
     published = [row["paper"][finding.metric] for row in (better, other)]
     compared["paper_difference"] = None if None in published else published[0] - published[1]
     ours, theirs = better[finding.metric], other[finding.metric]
+    num_finished = min(_num_finished(better), _num_finished(other))
     if ours is None or theirs is None:
+        if num_finished:
+            has_no_bleu = better["perplexity"] and other["perplexity"]
+            compared["verdict"] = f"not comparable: a run {'has no BLEU' if has_no_bleu else 'diverged'}"
         return compared
     difference = compared["difference"] = ours["mean"] - theirs["mean"]
     is_apart = ours["lowest"] > theirs["highest"] or theirs["lowest"] > ours["highest"]
@@ -99,7 +108,7 @@ def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, 
     compared["verdict"] = "holds" if holds else "does not hold"
     if finding.within is None and not is_apart:
         compared["verdict"] = "undecided: the seeds overlap"
-    if min(_num_finished(better), _num_finished(other)) == 1:
+    if num_finished == 1:
         compared["verdict"] += " (one seed)"
     return compared
 
@@ -140,7 +149,8 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
     rows = []
     for row in report["rows"]:
         encoder, decoder = row["encoder_layers"], row["decoder_layers"]
-        unfinished = "failed" if any(run["error"] for run in row["runs"]) else "to do"
+        is_failed = any(run["error"] for run in row["runs"])
+        without_value = "failed" if is_failed else "diverged" if _num_finished(row) else "to do"
         published_values = [(row["paper"][key], decimals) for key, (_, decimals) in published.items()]
         rows.append([
             row["name"],
@@ -149,7 +159,7 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
             f"{row['dropout']:g}",
             f"{row['label_smoothing']:g}",
             f"{row['updates']['mean']:,.0f}" if row["updates"] else "",
-            _seed_range(row, "perplexity", 2) or unfinished,
+            _seed_range(row, "perplexity", 2) or without_value,
             _seed_range(row, "bleu", 1),
             f"{row['parameters'] / 1e6:.2f}" if row["parameters"] else "",
             amount(row["flops"]["mean"]) if row["flops"] else "",
@@ -163,7 +173,7 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
             [
                 finding["text"],
                 f"{'BLEU' if finding['metric'] == 'bleu' else 'PPL'}, {finding['better']} - {finding['other']}",
-                *("" if finding[key] is None else f"{finding[key]:+.2f}".replace("-", "\u2212") for key in differences),
+                *(_difference_text(finding[key]) for key in differences),
                 finding["verdict"],
             ]
             for finding in report["findings"]
@@ -182,6 +192,10 @@ def _seed_range(row: dict[str, Any], key: str, decimals: int) -> str:
 def score_text(value: float, decimals: int) -> str:
     """Format a score; the perplexity of a training that diverged may have hundreds of digits."""
     return f"{value:.3g}" if value >= 1e6 else f"{value:.{decimals}f}"
+
+
+def _difference_text(value: float | None) -> str:
+    return "" if value is None else ("\u2212" if value < 0 else "+") + score_text(abs(value), 2)
 
 
 def failures_of(report: dict[str, Any]) -> list[str]:

@@ -40,6 +40,7 @@ from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
+from nmtkit.training.resume import initial_sha256
 from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
 
@@ -91,10 +92,12 @@ def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
 
 
 def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str, Any] | None:
-    """Return the result of a run with these settings and data; None if it is not finished."""
+    """Return the result of a run with these settings, data and initial weights; None if it is not finished."""
     with suppress(DataError, KeyError, TypeError):
         written = read_json(Run(folder / run.name).row_result, {"result": RESULT})
-        if written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint:
+        is_same = written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint
+        known = (None, written["result"].get("init_sha256"))
+        if is_same and initial_sha256(run.recipe, missing_ok=True) in known:
             return dict(written["result"])
     return None
 
@@ -176,6 +179,7 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
         "bleu": validation.bleu,
         "bleu_metric": "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized",
         "parameters": count_parameters(recipe.model, *sizes),
+        "init_sha256": loaded.provenance.get("init_sha256"),
         **{key: cost[key] for key in ("flops", "seconds", "device", "precision", "processes")},
     }
 

@@ -18,6 +18,7 @@ from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.ctranslate2_engine import FORMAT, Export
 from nmtkit.decoding.engine import Batching
+from nmtkit.decoding.lengths import source_limit
 from nmtkit.decoding.running_text import token_ids
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2, huggingface
@@ -26,6 +27,7 @@ from nmtkit.files import follow_umask, read_json, sha256_of_files, versions, wri
 from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
+from nmtkit.text.normalization import FIELD_MARK
 
 _PLAIN: dict[str, object] = {
     "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,
@@ -115,7 +117,7 @@ def export(
         for name, facts in parity.items():
             if isinstance(facts, dict) and "bleu" in facts:
                 log.info("%s: %.0f %% of lines identical, BLEU %.1f", name, 100 * facts["identical"], facts["bleu"])
-        _finish(temporary, manifest, _readme(manifest, task_of(loaded.tokenizer).description))
+        _finish(temporary, manifest, _readme(manifest, loaded))
     return folder, manifest
 
 
@@ -246,14 +248,22 @@ def _readme_of_language_model(manifest: dict[str, Any]) -> str:
     )
 
 
-def _readme(manifest: dict[str, Any], kind: str) -> str:
+def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
     """Return the README of the folder."""
     text, decoding = manifest["text"], manifest["decoding"]
+    task, after = task_of(loaded.tokenizer), list[str]()
     targets, tags = ", ".join(text["target_languages"]), manifest["target_tags"]
-    detokenizer = f"Moses' detokenizer for {targets} (sacremoses)"
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"
+    if text["subwords"] == "none" and text["segment_mark"]:
+        after.append(f"a piece that ends in {text['segment_mark']} is joined with the next one, without the mark")
+    if "moses-tokenize" in text["normalize"]:
+        after.append(f"Moses' detokenizer for {targets} (sacremoses)")
+    if FIELD_MARK in task.model_source("title\ttext"):
+        before = f"each tab becomes a word of its own, U+FDD4; then {before}"
+        after.append("U+FDD4 becomes a tab, without the blanks around it")
+    is_cut = not task.splits_sources or (loaded.lengths is not None and loaded.lengths.max_source_tokens is not None)
     limits = ("max_length", "min_length", "no_repeat_ngram", "coverage_penalty")
     stated = "".join(f", {key} {decoding[key]}" for key in limits if decoding[key])
     lines = [
@@ -262,10 +272,11 @@ def _readme(manifest: dict[str, Any], kind: str) -> str:
         "How to use it from Python: docs/export.md of nmtkit. `manifest.json` says what it was made from and how its",
         "translations compared with nmtkit's.",
         "",
-        f"- Text: {kind}",
+        f"- Text: {task.description}",
         f"- To be done to each line before: {before}",
         *(f"- First token of the source for a translation to {code}: {tag}" for code, tag in tags.items()),
-        *([f"- To be done to each translation after: {detokenizer}"] if "moses-tokenize" in text["normalize"] else []),
+        *([f"- Only the first {source_limit(None, loaded.lengths)} tokens of a source are read"] if is_cut else []),
+        *([f"- To be done to each translation after: {'; '.join(after)}"] if after else []),
         f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "
         f"{decoding['alpha']}, at most {decoding['max_length_ratio']:g} x the source's tokens + "
         f"{decoding['max_length_offset']}{stated}",

@@ -26,6 +26,7 @@ from nmtkit.export.openai_gpt import UNKNOWN_PIECE, their_rows, their_weights_of
 from nmtkit.export.seq2seq import ACTIVATIONS, SHARED, their_name, width_axis, width_order
 from nmtkit.files import write_json
 from nmtkit.model_folder import LoadedModel
+from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SIDES, SPECIAL_PIECES, UNK
 
@@ -331,10 +332,10 @@ def load(folder: Path) -> "tuple[Model, MarianTokenizer | None]":
 
 def check_tokenizer(theirs: "MarianTokenizer", loaded: LoadedModel, lines: Sequence[str]) -> None:
     """Raise ModelError if the two tokenizers give different ids for a normalised line."""
-    first = _first_ids(loaded.model.config)
+    first, model_source = _first_ids(loaded.model.config), task_of(loaded.tokenizer).model_source
     if first is _M2M100_IDS:
         theirs.src_lang = loaded.tokenizer.languages[0]
-    for line in map(loaded.tokenizer.normalize, (*lines, *HOSTILE_LINES)):
+    for line in (loaded.tokenizer.normalize(model_source(line)) for line in (*lines, *HOSTILE_LINES)):
         if first is _M2M100_IDS:
             line = line.replace(SPECIAL_PIECES[BOS], "")  # a special token there, text for nmtkit
         ours = [*loaded.tokenizer.encode([line], "source")[0], EOS]

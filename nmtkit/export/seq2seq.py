@@ -41,7 +41,7 @@ _NEUTRAL: dict[str, Any] = {
     "suppress_tokens": [], "begin_suppress_tokens": [], "sequence_bias": {}, "forced_decoder_ids": [],
     "min_new_tokens": 0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "penalty_alpha": 0.0,
     "exponential_decay_length_penalty": None, "force_words_ids": None, "guidance_scale": 1.0, "stop_strings": None,
-    "watermarking_config": None,
+    "watermarking_config": None, "renormalize_logits": False,
 }  # fmt: skip
 """Settings of generation_config.json that nmtkit has not, with the value that means that they are off."""
 

@@ -95,7 +95,7 @@ def _training(run: RunFacts) -> list[str]:
         rows += [[label.strip(), _code(value)] for label, value in training_table(run.files["cost.json"]).rows]
     parts = ["## Training", "", *_table(["", "value"], rows)]
     if "cost.json" not in run.files:
-        parts += [f"Its cost is not added up yet: {_code(run.command('score'))}.", ""]
+        parts += [f"Its cost is not added up yet: {_code(run.command('cost'))}.", ""]
     versions = run.get(run.state, "versions", default={})
     return [
         *parts,
@@ -120,6 +120,8 @@ def _model(run: RunFacts) -> list[str]:
 def _scores(run: RunFacts) -> list[str]:
     parts = ["## Scores", ""]
     if "scores.json" not in run.files:
+        if run.unstated:
+            return [*parts, f"The recipe names no {run.unstated}.", ""]
         return [*parts, f"Not scored yet: {_code(run.command('score'))}.", ""]
     for name, metrics in run.files["scores.json"].items():
         rows = []

@@ -10,7 +10,7 @@ from typing import Any
 from nmtkit.config.schema import SECTIONS
 from nmtkit.console import amount, duration
 from nmtkit.data.shards import read_manifest, read_report
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
 from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.metrics import Scorer, read_scores
@@ -83,7 +83,7 @@ class RunFacts:
             raise DataError(f"{self.folder}, {file}: {'.'.join(map(str, keys))} has no value of its kind") from None
 
     def command(self, name: str) -> str:
-        """Return the command that does a step of this run: prepare, train, score."""
+        """Return the command that does a step of this run: prepare, train, score, cost."""
         folder = shlex.quote(str(self.folder))
         if name in ("prepare", "train"):
             return f"nmtkit {name} {shlex.quote(str(Run(self.folder).recipe_file))} --run-dir {folder}"
@@ -93,6 +93,12 @@ class RunFacts:
     def validations(self) -> list[int]:
         """The lines of metrics.jsonl, from 1, that a validation wrote."""
         return [number for number, line in enumerate(self.metrics, start=1) if line.get("valid_nll") is not None]
+
+    @property
+    def unstated(self) -> str | None:
+        """What `score` needs, if the recipe does not name it: a test set, or an environment to play in."""
+        key, noun = ("test", "test set") if self.task.has_text else ("environment", "environment")
+        return None if self.get("recipe.toml", "data", key) else noun
 
     @property
     def text(self) -> str:
@@ -173,7 +179,7 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
         return "a language model has no translations; its scores are above"
     try:
         sources, references, hypotheses = Run(run.folder).read_translated(name)
-    except DataError as error:
+    except NmtkitError as error:
         return str(error)
     # chrF ignores blanks, so tokenised text need not be detokenised, which takes a language
     text = "plain" if run.text == "tokenized" else run.text
@@ -191,19 +197,20 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
 def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | None:
     """Return a source with the run's own translation of it, for a picture of attention: from the last validation, else
     the first one of a test set that is neither short nor long, else without a model the reference; and the languages of
-    the translation and of the source that `Tokenizer.in_direction` needs."""
+    the translation and of the source, where they are known and models with several need them."""
     if run.task.command != "translate":
         return None
+    files, data = Run(run.folder), Run(run.folder).recipe().data
+    only = None if data.has_directions else data.directions[0][1]
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:
             if sample["source"].strip() and sample["hypothesis"].strip():
                 return (
                     sample["source"],
                     sample["hypothesis"],
-                    sample.get("target_language"),
+                    sample.get("target_language", only),
                     sample.get("source_language"),
                 )
-    files, data = Run(run.folder), Run(run.folder).recipe().data
     texts = [(files.test_text(name), files.translation(name), data.tests.get(name)) for name in files.test_sets()]
     target_is_text = run.task.own_metric is None
     of_valid = run.get("data/manifest.json", "valid_directions", 0, 0)
@@ -212,7 +219,7 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
         if text.source.is_file() and target.is_file():
             for pair in zip(read_lines(text.source), read_lines(target), strict=False):
                 if all(5 <= len(side.split()) <= 20 for side in (pair if target_is_text else pair[:1])):
-                    from_, to = direction if direction and data.has_directions else (None, None)
+                    from_, to = direction if direction and data.has_directions else (None, only)
                     return *pair, to, from_ if data.has_source_tags else None
     return None
 

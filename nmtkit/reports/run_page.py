@@ -238,7 +238,10 @@ def _attention(run: RunFacts, index: int) -> dict[str, Any]:
     if run.model is None or pair is None:
         return {"missing": "there is no model yet" if run.model is None else "there is no sentence to show"}
     try:
-        maps = attention_maps.attention_maps(load_model(run.folder / run.model), *pair)
+        loaded = load_model(run.folder / run.model)
+        if len(loaded.tokenizer.target_languages) == 1:
+            pair = (*pair[:2], None, pair[3])
+        maps = attention_maps.attention_maps(loaded, *pair)
     except NmtkitError as error:
         log.warning("%s: no attention in the report: %s", run.name, error)
         return {"missing": str(error)}

@@ -52,23 +52,23 @@ def without_moses(steps: Sequence[str]) -> tuple[str, ...]:
 class Normalization:
     """The normalisation of one side: the steps of `data.normalize` in its language.
 
+    NEWLINE at the end of a line is kept apart from its text.
+
     Attributes:
-        keeps_newline: NEWLINE at the end of a line is kept apart from its text, and TAB is a blank.
+        is_tab_blank: TAB is a blank.
     """
 
     steps: tuple[str, ...]
     language: str
-    keeps_newline: bool = False
+    is_tab_blank: bool = False
 
     def __call__(self, line: str) -> str:
         """Return the text of a line to split into subwords."""
         return self._convert(line, lambda text: normalize(text, self.steps, self.language))
 
     def _convert(self, line: str, conversion: Callable[[str], str]) -> str:
-        if not self.keeps_newline:
-            return conversion(line)
         text = line.removesuffix(NEWLINE)
-        return conversion(text.replace(TAB, " ")) + line[len(text) :]
+        return conversion(text.replace(TAB, " ") if self.is_tab_blank else text) + line[len(text) :]
 
     def restore(self, text: str) -> str:
         """Return a translation with the tokenisation of Moses undone, if it was applied."""

@@ -391,7 +391,7 @@ class Tokenizer:
             by_language = zip((self._source_tags, self._target_tags), self.in_direction().languages, strict=True)
             begin = [codes[language] for codes, language in by_language if codes]
         if side == "source" and self.labels:
-            rows = [ids for ids, _ in self.sequences(lines, threads)]
+            rows = [ids for ids, _, _ in self.sequences(lines, threads)]
         elif self.ends_lines:
             rows = self._side(side).encode([line.removesuffix(NEWLINE).replace(TAB, " ") for line in lines], threads)
             rows = [[*ids, EOS] if line.endswith(NEWLINE) else ids for line, ids in zip(lines, rows, strict=True)]
@@ -403,8 +403,9 @@ class Tokenizer:
             rows = self._side(side).encode(lines, threads)
         return [[*begin, *ids] if ids else [] for ids in rows] if begin else rows
 
-    def sequences(self, lines: Sequence[str], threads: int | None = None) -> list[tuple[list[int], bool]]:
-        """Return the ids of normalised lines for a task whose output is a label, and whether a field was cut.
+    def sequences(self, lines: Sequence[str], threads: int | None = None) -> list[tuple[list[int], bool, int]]:
+        """Return the ids of normalised lines for a task whose output is a label, whether a field was cut, and the
+        number of subwords of all fields, each counted once and whole.
 
             label                    <start> text <extract>
             pair-label               <start> first <delimiter> second <extract>
@@ -425,7 +426,7 @@ class Tokenizer:
             ids = [next(encoded) for _ in row]
             size = 1 if self.task_name == "label" else 2  # fields in a sequence
             longest = (int(self.settings["sequence_length"]) - 1 - size) // size
-            is_cut = any(len(field) > longest for field in ids)
+            is_cut, num_subwords = any(len(field) > longest for field in ids), sum(map(len, ids))
             ids = [field[:longest] for field in ids]
             chosen = [ids]
             if self.task_name == "similarity":
@@ -437,7 +438,7 @@ class Tokenizer:
                 for parts in chosen
                 if parts
             ]
-            found.append((list(chain.from_iterable(sequences)), is_cut))
+            found.append((list(chain.from_iterable(sequences)), is_cut, num_subwords))
         return found
 
     @property

@@ -58,6 +58,12 @@ class SampledEpochs:
         """
         if self._present is None or self._present[0] != epoch:
             self._wait_for(epoch)
+            with self._workers.failing_together():
+                if not self._run.sampled_epoch(epoch).is_dir():
+                    raise NmtkitError(
+                        f"{self._run.sampled_epoch(epoch)}: not found by process {self._workers.rank}; with "
+                        "training.subword_sampling, RUN must be one folder that all machines share"
+                    )
             self._present = epoch, PairData(self._run.sampled_epoch(epoch) / "pairs", is_joined=self._is_joined)
             if self._workers.is_main:
                 kept = (self._run.sampled_epoch(epoch), self._run.sampled_epoch(epoch + 1))

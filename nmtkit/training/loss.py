@@ -340,7 +340,7 @@ class CompiledLoss:
     """
 
     def __init__(self, loss: Loss, model: Transformer) -> None:
-        torch._dynamo.config.recompile_limit = MAX_VARIANTS
+        torch._dynamo.config.cache_size_limit = MAX_VARIANTS  # recompile_limit since torch 2.7, with this alias
         self._loss = loss
         self._layers = [*model.encoder, *model.decoder]
         self._calls = []

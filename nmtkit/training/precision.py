@@ -39,13 +39,16 @@ def settle_precision(
 ) -> tuple[Recipe, Workers]:
     """Replace `auto` by the run's precision, the same in all processes.
 
-    That is the precision of its resume state, else what suits the device. A bf16 stated by the recipe is kept, with a
-    warning where float32 is faster.
+    That is the precision of its resume state, else what suits all devices: float32 unless each of them has bf16. A bf16
+    stated by the recipe is kept, with a warning where float32 is faster.
 
     Args:
         saved: state.json of the state that the run continues from; None where it begins.
     """
-    stated, has_instructions = recipe.training.precision, has_bf16_instructions()
+    found = workers.gather([(has_bf16_instructions(), workers.precision)])
+    stated, has_instructions = recipe.training.precision, all(has for has, _ in found)
+    if len({precision for _, precision in found}) > 1:
+        workers = replace(workers, precision="float32")
     is_open = stated == "auto" and saved is None and has_instructions
     is_doubtful = stated == "bf16" and not (saved and has_instructions)
     is_small = state.model.config.has_actions  # and reads no ids, of which a trial is made

@@ -32,7 +32,10 @@ COLUMNS = ["source", "reference", "hypothesis"]
 def log_line(tracker: Any, line: dict[str, Any]) -> None:
     """Log a line of metrics.jsonl by one of Accelerate's trackers: its numbers, and its sample translations as text."""
     values: dict[str, int | float | str]
-    values = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "step"}
+    numbers = dict(line)
+    for name, scores in line.get("valid_directions", {}).items():
+        numbers |= {f"valid_{key}/{name}": value for key, value in scores.items()}
+    values = {key: value for key, value in numbers.items() if isinstance(value, int | float) and key != "step"}
     samples = line.get("samples") or []
     if samples and tracker.name == "tensorboard":
         for number, sample in enumerate(samples, start=1):

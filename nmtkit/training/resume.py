@@ -17,7 +17,7 @@ from nmtkit.config.schema import ModelConfig, Recipe, TrainingLengths, read_leng
 from nmtkit.data.prepare import changed_text, damaged_files
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import read_json, remove_folder, sha256_of, versions, write_json_lines
 from nmtkit.model_folder import read_description, read_provenance, read_tensors, same_bits, step_of
@@ -89,16 +89,23 @@ def start_from_model(state: TrainingState, recipe: Recipe, tokenizer: Tokenizer)
         state.start_from(initial_weights(find_model(recipe.training.init), recipe, tokenizer, state.model.state_dict()))
 
 
-def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | None:
+def lengths_seen(
+    recipe: Recipe, manifest: dict[str, Any], saved: dict[str, Any] | None = None
+) -> TrainingLengths | None:
     """Return the lengths of a run's training pairs; the longest source may be one of the model of training.init.
 
     Without a source, it is the length of the training sequences.
+
+    Args:
+        saved: state.json of a resume state, which has them, as the model may have been removed meanwhile.
     """
+    if saved is not None and "training_lengths" in saved:
+        return read_lengths(saved["training_lengths"])
     own, path = read_lengths(manifest.get("training_lengths")), recipe.training.init
     if own is not None and not task_of(recipe.data).has_source:
         return own.model_copy(update={"longest_source": recipe.data.sequence_length})
     before = None
-    if path is not None and path.exists():
+    if path is not None and (saved is None or initial_sha256(recipe, missing_ok=True)):
         folder = find_model(path)
         description = read_description(folder)
         has_source = task_of(Tokenizer.load(folder / "tokenizer")).has_source
@@ -110,14 +117,22 @@ def lengths_seen(recipe: Recipe, manifest: dict[str, Any]) -> TrainingLengths | 
     return own.model_copy(update=longest)
 
 
-def initial_sha256(recipe: Recipe) -> str | None:
+def initial_sha256(recipe: Recipe, *, missing_ok: bool = False) -> str | None:
     """Return the sum of the weights that training.init names; None if it names none.
 
+    Args:
+        missing_ok: return None also if there is no such model.
+
     Raises:
-        ModelError: there is no such model.
+        DataError, ModelError: there is no such model.
     """
     path = recipe.training.init
-    return sha256_of(find_model(path) / "model.safetensors") if path is not None else None
+    try:
+        return sha256_of(find_model(path) / "model.safetensors") if path is not None else None
+    except (DataError, ModelError):
+        if missing_ok:
+            return None
+        raise
 
 
 # ---- a run that goes on
@@ -171,8 +186,8 @@ def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, fingerprint:
         )
     path = recipe.training.init
     # A model that has been removed does not matter: the run has its own weights by now.
-    is_gone = path is not None and str(path) == saved["recipe"]["training"].get("init") and not path.exists()
-    if path is not None and not is_gone and initial_sha256(recipe) != saved["init_sha256"]:
+    is_known = str(path) == saved["recipe"]["training"].get("init")
+    if initial_sha256(recipe, missing_ok=is_known) not in (None, saved["init_sha256"]):
         raise NmtkitError(
             f"{run.folder} began with other weights than training.init = {path} has now; name the same checkpoint it "
             "began with, or take another --run-dir"
@@ -295,7 +310,9 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         lines = [line for line in read_metrics(run_dir) if "valid_nll" in line and "end" not in line]
         validated = {line["step"] for line in lines if first <= line["step"] <= until}
         first = state.progress.step + 1
-        _repeat(state, recipe, run, manifest, workers, tokenizer, expected.step, validated)
+        lengths = lengths_seen(recipe, manifest, saved)
+        validator = Validator(recipe, run, tokenizer, workers, lengths) if validated else None
+        _repeat(state, recipe, run, manifest, workers, validator, expected.step, validated)
     differences = _differences(state, last, expected)
     if differences:
         raise NmtkitError(
@@ -324,13 +341,11 @@ def _repeat(
     run: Run,
     manifest: dict[str, Any],
     workers: Workers,
-    tokenizer: Tokenizer,
+    validator: Validator | None,
     last_step: int,
     validated: set[int],
 ) -> None:
     """Make the updates up to ``last_step``, with the validations after those in ``validated``."""
-    lengths = lengths_seen(recipe, manifest)
-    validator = Validator(recipe, run, tokenizer, workers, lengths) if validated else None
 
     def validate() -> None:
         if validator is not None and state.progress.step in validated:

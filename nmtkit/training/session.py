@@ -129,26 +129,24 @@ class _Session:
         self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
         self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         saved = resume(self._state, run, recipe, manifest["fingerprint"], workers)
+        init_sha256 = saved["init_sha256"] if saved else initial_sha256(recipe)
+        check_same_state(self._state.progress.step, saved, init_sha256, workers)
         recipe, workers = settle_precision(recipe, self._state, saved, workers)
         self._recipe, self._workers, self._state.training = recipe, workers, recipe.training
         matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
             start_from_model(self._state, recipe, self._tokenizer)
-        self._lengths = lengths_seen(recipe, manifest)
-        before = saved or {
-            "init_sha256": initial_sha256(recipe), "unfinished": None, "validated": False, "checkpointed": False,
-            "meter": {},
-        }  # fmt: skip
+        self._lengths = lengths_seen(recipe, manifest, saved)
+        before = saved or {"unfinished": None, "validated": False, "checkpointed": False, "meter": {}}
         self._origin = {  # of checkpoints and resume states
             "run": recipe.name,
             **execution_facts(workers),
             "processor": processor_name() if workers.device.type == "cpu" else None,
             "matmul_flops_per_second": matmul_rate,
             "data_fingerprint": manifest["fingerprint"],
-            "init_sha256": before["init_sha256"],
+            "init_sha256": init_sha256,
             "recipe": recipe.model_dump(mode="json"),
         }
-        check_same_state(self._state.progress.step, saved, self._origin["init_sha256"], workers)
         self._unfinished = Update(**before["unfinished"]) if before["unfinished"] else None
         # Whether they were made at the resume state: their clocks start after it.
         self._has_validated, self._has_saved = before["validated"], before["checkpointed"]
@@ -384,6 +382,7 @@ class _Session:
             "regular": is_regular,  # because a checkpoint was due, not because of a stop
             "validated": self._has_validated,
             "checkpointed": self._has_saved,
+            "training_lengths": self._lengths and self._lengths.model_dump(),
         }
         self._state.save(self._run, {**self._facts(), **extra})
 

@@ -57,7 +57,7 @@ class Progress(Counters):
         step, epoch: updates made and epochs completed; pairs_done: pairs of the present epoch trained on.
         seconds: time spent training, validating and saving; device_seconds: the same, summed over the processes.
         gpu_joules, gpu_seconds, host_joules, host_seconds: see `energy.ENERGY`.
-        best_cost, best_epoch: cost of the best validation so far, smaller being better, and its epoch.
+        best_cost, best_epoch: cost of the best validation so far, smaller being better, and its epoch, from 1.
         last_validation_seconds, last_checkpoint_seconds: values of `seconds`, for intervals in minutes.
         skipped_updates, nonfinite_in_a_row: updates skipped as "nonfinite", in all and in succession.
         overflows: updates skipped as "overflow"; skipped_in_a_row: of both kinds, in succession.
@@ -92,7 +92,8 @@ class Progress(Counters):
     def note_validation(self, cost: float) -> None:
         """Update the best score and the patience."""
         if math.isfinite(cost) and (self.best_cost is None or cost < self.best_cost):
-            self.best_cost, self.best_epoch, self.validations_since_best = cost, self.epoch, 0
+            self.best_cost, self.best_epoch = cost, self.epoch + (self.pairs_done > 0)
+            self.validations_since_best = 0
         else:
             self.validations_since_best += 1
 

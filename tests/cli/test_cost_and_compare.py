@@ -89,6 +89,9 @@ def test_prepared_data_make_the_prediction_exact(
     by_recipe = read_json(file)
     assert run_command("cost", run, *options)[0] == 0  # a run that is not trained yet
     assert read_json(file) == by_recipe
+    sampling = ("--set", "training.subword_sampling=0.1")
+    out = run_command("cost", tiny_project.recipe, "--run-dir", run, *options, *sampling).out
+    assert "Lengths of the pairs: the prepared data; sampled subwords are more" in out
     other = ("--set", "data.vocab_size=80")
     code, out, err = run_command("cost", tiny_project.recipe, "--run-dir", run, *options, *other)
     assert code == 0

@@ -307,6 +307,16 @@ def test_a_tag_before_a_line_is_before_each_of_its_sentences(tokenizer: Tokenize
     assert best.missing == ()  # the tag is no markup of the text
 
 
+@pytest.mark.parametrize("end", ["", " "])
+def test_blanks_between_sentences_are_of_none_and_those_at_the_end_of_a_line_stay(end: str) -> None:
+    tokenizer = Tokenizer.learn(data_config(normalize=[]), lambda: TEXT)
+    translator = translator_of(tokenizer)
+    [[found]] = translator.translations(["  ".join(SENTENCES) + end], Request(attention=True))
+    rows = tokenizer.encode([*SENTENCES[:-1], SENTENCES[-1] + end], "source")
+    assert found.parts == len(SENTENCES)
+    assert found.source_pieces == tuple(tokenizer.pieces(list(itertools.chain.from_iterable(rows)), "source"))
+
+
 def test_sentences_in_chinese_and_japanese_are_joined_without_blanks() -> None:
     assert join_sentences(["Yes.", "", "No."]) == "Yes. No."
     assert (

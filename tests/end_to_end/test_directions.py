@@ -18,6 +18,7 @@ from nmtkit.evaluation.metrics import score
 from nmtkit.files import read_json, read_json_lines, read_lines
 from nmtkit.pipeline import RunResult
 from nmtkit.pipeline import run as run_all
+from nmtkit.reports.run_facts import example_pair, read_run
 from nmtkit.run import Run
 from tests.conftest import Outcome
 
@@ -153,6 +154,28 @@ def test_a_missing_translation_names_a_command_with_its_language(run: Path) -> N
             Run(run).read_translated("t.en-fr")
     finally:
         kept.rename(output)
+
+
+def test_a_model_that_was_fine_tuned_in_one_direction_is_used_in_this_direction(
+    run: Path, run_command: Command, tmp_path: Path
+) -> None:
+    others = [line for line in RECIPE.splitlines() if 'target_language = "de"' not in line and "max_steps" not in line]
+    recipe = "\n".join(others).replace("vocab_size = 80", f'target_language = "fr"\ntokenizer = "{run}"')
+    recipe = recipe.replace("[training]", f'[training]\ninit = "{run}"\nmax_steps = 6')
+    (run.parent / "one.toml").write_text(recipe, encoding="utf-8")
+    tuned = Run(tmp_path / "tuned")
+    code, out, _ = run_command("run", run.parent / "one.toml", "--run-dir", tuned.folder, "--device", "cpu")
+    assert code == 0 and f"| nmtkit translate {tuned.folder} --to fr\n" in out
+    tuned.translation("t").unlink()
+    with pytest.raises(DataError, match="--to fr --input"):
+        tuned.read_translated("t")
+    assert run_command("report", tuned.folder, "--output", tmp_path / "report.html").code == 0
+    assert " --to fr --output attention" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for text in (tuned.test_text("t").source, tuned.test_text("t").reference):
+        text.write_text("ba do gi ku le\n", encoding="utf-8")
+    facts = read_run(tuned.folder)
+    facts.metrics.clear()
+    assert example_pair(facts) == ("ba do gi ku le", "ba do gi ku le", "fr", None)
 
 
 def test_the_command_to_try_next_is_in_the_direction_of_the_sentence_in_it(

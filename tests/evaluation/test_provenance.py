@@ -119,6 +119,20 @@ def options(asked: TranslationRequest | None = None, **changes: Any) -> dict[str
     return json.loads(json.dumps(described))
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"source_language": "fr"}, "translated from fr, but the source of the test set is in en"),
+        ({"target_language": "fr"}, "translated to fr, but the target of the test set is in de"),
+        ({"source_language": "en", "target_language": "de"}, None),
+    ],
+)
+def test_another_direction_is_told(run: Path, asked: dict[str, str], told: str | None) -> None:
+    for record in (asked, {"options": {"asked": asked}}):
+        note(run, **record)
+        assert found(run) == ([told] if told else [])
+
+
 def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) -> None:
     note(run, options=options())
     assert found(run) == []

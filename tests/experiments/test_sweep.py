@@ -23,7 +23,7 @@ from nmtkit.evaluation.metrics import score
 from nmtkit.experiments.results import make_report, result_tables, write_report
 from nmtkit.experiments.rows import PlannedRun, Sweep, plan, read_sweep
 from nmtkit.experiments.sweep import finished_result, prepare_sweep, refuse_another_sweep, run_here
-from nmtkit.files import read_json, read_json_lines, sha256_of_files
+from nmtkit.files import read_json, read_json_lines, sha256_of, sha256_of_files
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
 
@@ -187,6 +187,27 @@ def test_a_run_is_finished_with_the_settings_and_data_it_had_and_no_others(swept
     assert finished_result(longer[0], swept.folder, fingerprint) is None
 
 
+def test_a_run_is_unfinished_when_the_model_it_began_with_has_other_weights(swept: Swept, tmp_path: Path) -> None:
+    model, folder = tmp_path / "model", tmp_path / "all"
+    shutil.copytree(Run(swept.folder / "base-seed1").checkpoints()[-1], model)
+    settings = (f"training.init={model}", "training.max_steps=1")
+    (planned, *_), fingerprint = make_plan(swept.recipe, swept.rows, folder, *settings)
+    result = run_here(planned, folder, fingerprint, "cpu", 1)
+    assert finished_result(planned, folder, fingerprint) == result
+    place = folder / "base-seed1" / "ablation.json"
+    written = read_json(place)
+    assert written["result"].pop("init_sha256") == sha256_of(model / "model.safetensors")
+    place.write_text(json.dumps(written))  # as before the sum was stored
+    assert finished_result(planned, folder, fingerprint) is None
+    assert run_here(planned, folder, fingerprint, "cpu", 1) == result
+    (model / "model.safetensors").write_bytes(b"others")
+    assert finished_result(planned, folder, fingerprint) is None
+    with pytest.raises(NmtkitError, match="base-seed1 began with other weights than"):
+        run_here(planned, folder, fingerprint, "cpu", 1)
+    shutil.rmtree(model)
+    assert finished_result(planned, folder, fingerprint) == result
+
+
 def test_a_stopped_run_goes_on_where_it_was(swept: Swept, tiny: Any, tmp_path: Path) -> None:
     planned, fingerprint = make_plan(tiny.recipe, swept.rows, tmp_path)
     shutil.copytree(swept.folder / "base-seed1", tmp_path / "base-seed1")
@@ -258,7 +279,9 @@ def test_a_run_that_diverged_is_finished_too(
     planned, fingerprint = make_plan(swept.recipe, swept.rows, folder)
     assert finished_result(planned[0], folder, fingerprint) == written["result"]
     cells = [row[10] for row in result_tables(two_rows([5.4e149, math.nan], [3, 4]))[0].rows]
-    assert cells == ["nan (5.4e+149 to 5.4e+149)", "3.50 (3.00 to 4.00)"]
+    assert cells == ["diverged", "3.50 (3.00 to 4.00)"]
+    findings = result_tables(two_rows([3], [5.4e149], metric="perplexity"))[1]
+    assert findings.rows[0][2:] == ["\u22125.4e+149", "holds (one seed)"]
 
 
 def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
@@ -336,6 +359,9 @@ def two_rows(tiny_project: Any) -> Callable[..., dict[str, Any]]:
         ([30, 30.1], [30.3, 30.4], {"within": 0.5}, "holds"),
         ([30, 32], [31, 36], {"within": 0.5}, "holds"),
         ([30, 30.1], [31, 31.2], {"within": 0.5}, "does not hold"),
+        ([30, math.nan], [31, 31.2], {}, "not comparable: a run diverged"),
+        ([30], [None], {}, "not comparable: a run diverged"),
+        ([math.inf], [5], {"metric": "perplexity"}, "not comparable: a run diverged"),
         ([30], [29.74], {}, "holds (one seed)"),
         ([30], [30.26], {}, "does not hold (one seed)"),
         ([30], [30.26], {"within": 0.5}, "holds (one seed)"),

@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_models
 from tiny_models import make_run
 
 from nmtkit.cli.main import main
+from nmtkit.config.schema import TrainingLengths
+from nmtkit.export import huggingface
+from nmtkit.export.export import export
 from nmtkit.files import read_json
+from nmtkit.model_folder import load_model
 from tests.forked import run_forked
 
 pytestmark = pytest.mark.usefixtures("restored_process")
@@ -31,6 +36,26 @@ def test_it_prints_the_new_folder_and_tells_the_rest_on_stderr(run: Path, tmp_pa
     steps = ["translating 20 lines of", "converting to float32", "converting to int8", f"nmtkit translate {folder}"]
     assert [step for step in steps if step not in result.stderr] == []
     assert (folder / "model.bin").is_file()
+
+
+def test_the_readme_says_what_summaries_and_segmented_text_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_models, "PAIRS", [(f"{line} \ufdd4 {line}", line) for line, _ in tiny_models.PAIRS])
+    lengths = TrainingLengths(longest_source=9, target_ratio=1, multi_sentence_share=0, max_source_tokens=6)
+    summaries = make_run(tmp_path / "one", lengths=lengths, task="summary", source_language="en", target_language="en")
+    folder, _ = export(summaries, "huggingface")
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    assert "before: each tab becomes a word of its own, U+FDD4; then blanks" in told
+    assert "after: U+FDD4 becomes a tab, without the blanks around it\n" in told
+    assert "- Only the first 6 tokens of a source are read\n" in told
+    theirs, lines = huggingface.load(folder)[1], list[str]()
+    huggingface.check_tokenizer(
+        lambda line: lines.append(line) or theirs(line), load_model(summaries / "averaged"), ["a\tb"]
+    )
+    assert lines[0] == "a \ufdd4 b"
+    folder, _ = export(make_run(tmp_path / "two", subwords="none"), "ctranslate2")
+    assert "after: a piece that ends in @@ is joined with the next one" in (folder / "README.md").read_text()
 
 
 def refusal(

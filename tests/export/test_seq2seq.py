@@ -428,10 +428,11 @@ def test_settings_without_a_counterpart_are_named(
     shutil.copytree(marian, folder)
     ids = read_json(folder / "vocab.json")
     never = [[ids["<pad>"]], [ids["<unk>"]]]
-    off = {"num_beam_groups": 1, "encoder_repetition_penalty": 1.0, "penalty_alpha": 0.0, "force_words_ids": None}
+    off = {"num_beam_groups": 1, "encoder_repetition_penalty": 1.0, "penalty_alpha": 0.0, "force_words_ids": None,
+           "renormalize_logits": False}  # fmt: skip
     changed = {"do_sample": True, "repetition_penalty": 1.3, "min_new_tokens": 3, "encoder_no_repeat_ngram_size": 2,
-               "exponential_decay_length_penalty": [9, 1.1], "bad_words_ids": [*never, [9, 10]],
-               "forced_bos_token_id": 9}  # fmt: skip
+               "exponential_decay_length_penalty": [9, 1.1], "renormalize_logits": True,
+               "bad_words_ids": [*never, [9, 10]], "forced_bos_token_id": 9}  # fmt: skip
     for settings, named in (({**off, "bad_words_ids": never}, []), ({**off, **changed}, [", ".join(changed)])):
         caplog.clear()
         changed_json(folder / "generation_config.json", **settings)

@@ -46,7 +46,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 DATA_KEYS = (
     "train", "text", "share_vocab", "subwords", "byte_fallback", "vocab_size", "normalize", "context",
-    "source_language", "target_language",
+    "source_language", "target_language", "task",
 )  # fmt: skip
 
 

@@ -295,7 +295,7 @@ def test_the_worst_and_best_sentences_are_those_by_chrf(finished: Path) -> None:
     ("names", "commands"),
     [
         (["scores.json"], ["nmtkit score "]),
-        (["cost.json"], ["nmtkit score "]),
+        (["cost.json"], ["nmtkit cost "]),
         (["translations"], ["nmtkit translate "]),
         (["averaged", "translations", "scores.json", "cost.json"], ["nmtkit score ", "nmtkit translate "]),
         (["averaged", "checkpoints", "resume", "metrics.jsonl"], ["nmtkit train ", "there is no model yet"]),
@@ -315,6 +315,23 @@ def test_what_a_run_does_not_have_yet_is_named(
         assert command in found.text
     assert str(copy) in found.text
     assert card(run)
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"), [("test set", {"test": []}), ("environment", {"test": [], "task": "trajectories"})]
+)
+def test_a_run_without_what_score_needs_names_no_command_that_fails(
+    finished: Path, key: str, settings: dict[str, Any]
+) -> None:
+    run = read_run(finished)
+    recipe = run.files["recipe.toml"]
+    files = {name: content for name, content in run.files.items() if name not in ("scores.json", "cost.json")}
+    files["recipe.toml"] = {**recipe, "data": {**recipe["data"], **settings}}
+    unscored = RunFacts("r", finished, files, run.metrics, run.model, run.state)
+    for content in (Page(report_page([unscored], with_attention=False)).text, card(unscored)):
+        assert f"The recipe names no {key}." in content
+        assert "nmtkit score" not in content
+        assert "nmtkit cost " in content
 
 
 def test_each_run_stands_in_the_table_two_of_the_paper_and_beside_its_prediction(

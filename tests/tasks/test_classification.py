@@ -199,10 +199,14 @@ def test_sequences_have_the_added_entries_and_an_equal_share_for_each_field(tmp_
         recipe = load_recipe(write_project(tmp_path / task, task, example))
         prepare(recipe, tmp_path / task / "run")
         tokenizers[task] = Run(tmp_path / task / "run").tokenizer()
+        report = json.loads((tmp_path / task / "run" / "data" / "report.json").read_text(encoding="utf-8"))
+        words = (tmp_path / task / "train.txt").read_text(encoding="utf-8").split()
+        part = report["subwords"]["train"]["source"]  # whose characters are subwords
+        assert (part["words"], part["tokens_per_word"]) == (len(words), round(len("".join(words)) / len(words), 4))
 
     def pieces(task: str, line: str) -> tuple[list[str], bool]:
         tokenizer = tokenizers[task]
-        ((ids, is_cut),) = tokenizer.sequences([tokenizer.normalize(task_of(tokenizer).model_source(line))])
+        ((ids, is_cut, _),) = tokenizer.sequences([tokenizer.normalize(task_of(tokenizer).model_source(line))])
         return tokenizer.pieces(ids, "source"), is_cut
 
     assert pieces("label", " abc") == (["<start>", "a", "b", "c", "<extract>"], False)
@@ -218,7 +222,7 @@ def test_sequences_have_the_added_entries_and_an_equal_share_for_each_field(tmp_
     long, is_cut = pieces("pair-label", f"{'a' * 100}\tb")
     assert (long.count("a"), long.count("b"), is_cut) == (24 // 2 - 2, 1, True)  # as in the authors' code
     assert pieces("label", "a" * 22) == (["<start>", *"a" * 22, "<extract>"], False)
-    assert tokenizers["label"].sequences([""]) == [([], False)]
+    assert tokenizers["label"].sequences([""]) == [([], False, 0)]
 
 
 def model_of(head: str, vocab: int = 20, labels: int = 3) -> DecoderOnly:

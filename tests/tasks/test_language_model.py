@@ -1,8 +1,10 @@
 """A language model from text files to scores and continuations."""
 
 import math
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,8 +27,12 @@ from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.pipeline import run as run_recipe
+from nmtkit.reports.card import card
+from nmtkit.reports.run_facts import read_run
+from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
+from nmtkit.text.normalization import NEWLINE
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from tests.conftest import RunCommand
@@ -108,6 +114,29 @@ def test_subwords_of_running_text_give_the_text_back(tmp_path: Path, subwords: s
     for cut in (3, 5, 6, 12, 13, 15, 20):  # in a word, after it, after a blank, after line ends
         parts = [run.tokenizer().encode([text], "target")[0] for text in (stored[:cut], stored[cut:])]
         assert "".join(text_of(run.tokenizer().decode(part, "target")) for part in parts) == TEXT
+
+
+@pytest.mark.parametrize("step", ["blanks", "lowercase", "moses-punctuation", "moses-tokenize"])
+def test_a_line_has_the_same_tokens_in_training_and_in_use(tmp_path: Path, step: str) -> None:
+    lines = [" Ab, cd.  ", "", "x  (y) "]
+    path = write_project(tmp_path, train=TEXT * 20 + "Ab ,.()\n", valid="".join(f"{line}\n" for line in lines * 3))
+    prepare(load_recipe(path, [f'data.normalize=["{step}"]']), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    data, tokenizer = PairData(run.data / "valid"), run.tokenizer()
+    stored = [data.ids(1, index).tolist() for index in range(3)]
+    assert tokenizer.encode([NEWLINE], "target") == [stored[1]] == [ids[-1:] for ids in stored[:1]]
+    used = token_ids(cast(Any, SimpleNamespace(tokenizer=tokenizer)), lines)
+    assert used.tolist() == list(chain.from_iterable(stored))
+
+
+def test_no_source_is_reported(trained: Path) -> None:
+    run = read_run(trained)
+    manifest, report = run.files["data/manifest.json"], run.files["data/report.json"]
+    assert list(manifest["train_tokens"]) == list(report["words"]) == list(report["subwords"]["train"]) == ["target"]
+    for page in (card(run), report_page([run]), (trained / "data" / "report.html").read_text(encoding="utf-8")):
+        assert " source\n" not in page and ", source" not in page and 'class="source"' not in page
+    manifest["train_tokens"] = {"source": 1, "target": 2}  # as data of before
+    assert "1 source, 2 target" in card(run) and "training tokens, source" in report_page([run])
 
 
 def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Path) -> None:

@@ -131,19 +131,22 @@ def test_sources_are_cut_to_their_first_tokens_and_targets_are_not(
             assert tokenizer.decode(data.ids(1, pair).tolist()) == task.model_target(target, "")
         assert manifest["training_lengths"]["max_source_tokens"] == length
         report = json.loads((run.data / "report.json").read_text(encoding="utf-8"))
-        assert report["subwords"]["train"]["source"].get("cut", 0) == num_cut
+        part = report["subwords"]["train"]["source"]
+        assert (part.get("cut", 0), part["tokens_per_word"]) == (num_cut, 1)
         assert ("sources cut</div>" in (run.data / "report.html").read_text("utf-8")) == bool(num_cut)
     assert f"train: 8 of 24 sources cut to the first {LENGTH} tokens" in caplog.text
 
 
 def test_a_long_document_is_dropped_only_by_a_stated_limit(tmp_path: Path) -> None:
     long = "title\t" + "word " * 3000 + ".\tend"
-    path = write_project(tmp_path, train_source=[long, SOURCE], train_target=["tea .", "tea ."])
+    path = write_project(tmp_path, train_source=[long, SOURCE, long], train_target=["tea .", "tea .", "tea " * 30])
     unlimited = load_recipe(path, ["data.max_source_tokens=2000"])
     assert (unlimited.cleaning.max_tokens, unlimited.cleaning.max_characters) == (0, 0)
     assert prepare(unlimited, tmp_path / "all").manifest["training_lengths"]["longest_source"] == 2000
     cut = load_recipe(path, ["data.max_source_tokens=20", "cleaning.max_tokens=20", "cleaning.max_characters=100"])
     assert prepare(cut, tmp_path / "cut").manifest["pairs"]["train"] == 2
+    report = json.loads((tmp_path / "cut" / "data" / "report.json").read_text(encoding="utf-8"))
+    assert report["subwords"]["train"]["source"]["cut"] == 1  # and a pair that is left out
     text = RECIPE.replace(f"max_source_tokens = {LENGTH}", "")
     dropped = load_recipe(write_project(tmp_path, text, train_source=[long, SOURCE], train_target=["tea ."] * 2))
     assert prepare(dropped, tmp_path / "none").manifest["training_lengths"]["longest_source"] == 3005

@@ -20,7 +20,7 @@ from nmtkit.data.batch import work_ahead
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
-from nmtkit.training.loss import _CLOCK, CompiledLoss, batch_loss
+from nmtkit.training.loss import _CLOCK, MAX_VARIANTS, CompiledLoss, batch_loss
 from nmtkit.training.state import TrainingState
 from tests.training.updates import ALONE, random_pairs, run
 
@@ -63,6 +63,7 @@ def test_compile_is_heeded(data: PairData, compiled_calls: list[str]) -> None:
     assert compiled_calls == []
     weights_after(data, 1, compile=True)
     assert compiled_calls[:3] == ["SelfAttentionLayer", "SelfAttentionLayer", "DecoderLayer"]
+    assert torch._dynamo.config.recompile_limit == MAX_VARIANTS
 
 
 def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls: list[str]) -> None:

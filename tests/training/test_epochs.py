@@ -128,7 +128,7 @@ def test_other_processes_wait_in_short_exchanges_for_the_first(
 ) -> None:
     run = tiny.copy(tmp_path / "run")
     epochs(tiny, run).of_epoch(0)
-    answers = [(False, "", False), (False, "", False), (True, "", False)]  # of the first process
+    answers = [(False, "", False), (False, "", False), (True, "", False), None]  # of the first process
     monkeypatch.setattr(Workers, "gather", lambda workers, own: [answers.pop(0), *own])
     second = dataclasses.replace(tiny.workers(), rank=1, num_processes=2)
     assert len(epochs(tiny, run, second).of_epoch(0)) == 200
@@ -136,6 +136,16 @@ def test_other_processes_wait_in_short_exchanges_for_the_first(
     answers += [(False, "", False), (False, "no space", False)]
     with pytest.raises(NmtkitError, match="epoch 1 could not be sampled: no space"):
         epochs(tiny, run, second).of_epoch(1)
+
+
+def test_processes_that_do_not_share_the_folder_are_refused(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [(True, "", False), None]
+    monkeypatch.setattr(Workers, "gather", lambda workers, own: [answers.pop(0), *own])
+    second = dataclasses.replace(tiny.workers(), rank=1, num_processes=2)
+    with pytest.raises(NmtkitError, match=r"epoch-00000000: not found by process 1; .* RUN must be one folder that"):
+        epochs(tiny, tiny.copy(tmp_path / "run"), second).of_epoch(0)
 
 
 def epochs(project: TinyProject, run: Path, workers: Workers | None = None) -> TrainingPairs:

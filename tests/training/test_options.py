@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
-from nmtkit.files import read_json, sha256_of
+from nmtkit.files import read_json, sha256_of, write_json
 from nmtkit.model.flops import forward_flops
 from nmtkit.model_folder import read_tensors, write_tensors
 from nmtkit.run import Run
@@ -262,6 +263,19 @@ def test_training_ends_when_patience_does(
     assert place.reason_to_stop(config(max_steps=1000, **options)) == expected
 
 
+@pytest.mark.parametrize(("epoch", "pairs_done", "last"), [(1, 0, 2), (1, 1, 3), (1, 900, 3), (2, 0, 3)])
+def test_patience_in_epochs_counts_from_the_end_of_the_epoch_of_the_best_score(
+    epoch: int, pairs_done: int, last: int
+) -> None:
+    place = Progress(epoch=epoch, pairs_done=pairs_done)
+    place.note_validation(2.0)
+    place.pairs_done, reasons = 0, []
+    for place.epoch in (2, 3):
+        place.note_validation(2.0)
+        reasons.append(place.reason_to_stop(config(max_steps=1000, patience_epochs=1)))
+    assert [reason is not None for reason in reasons] == [last == 2, True]
+
+
 # ---- whole runs
 
 RECIPE = (
@@ -449,12 +463,23 @@ def test_going_on_with_another_init_is_refused(project: Path, tuned: Path, train
     assert train_run(tuned, run_dir, f"training.init={elsewhere}").step == 2
 
 
-def test_a_run_goes_on_when_the_model_it_began_with_is_gone(tuned: Path, trained: Path, tmp_path: Path) -> None:
-    init = tmp_path / "model"
-    init.symlink_to(trained / "checkpoints" / "step-00000008")
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_a_run_goes_on_with_all_it_knew_when_the_model_it_began_with_is_gone(
+    tuned: Path, trained: Path, tmp_path: Path, is_emptied: bool
+) -> None:
+    init = Path(shutil.copytree(trained / "checkpoints" / "step-00000008", tmp_path / "model"))
+    description, provenance = read_json(init / "model.json"), read_json(init / "provenance.json")
+    description["training_lengths"]["longest_source"] = 99
+    write_json(init / "model.json", description)
+    provenance["files"]["model.json"] = sha256_of(init / "model.json")
+    write_json(init / "provenance.json", provenance)
     train_run(tuned, tmp_path / "run", f"training.init={init}", "training.max_steps=1")
-    init.unlink()
+    shutil.rmtree(init)
+    if is_emptied:
+        init.mkdir()
     assert train_run(tuned, tmp_path / "run", f"training.init={init}").step == 2
+    lengths = read_json(tmp_path / "run" / "checkpoints" / "step-00000002" / "model.json")["training_lengths"]
+    assert lengths["longest_source"] == 99
 
 
 def test_paths_of_models_are_relative_to_the_recipe(project: Path) -> None:

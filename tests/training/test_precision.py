@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
-from nmtkit.distributed.workers import Workers
+from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
@@ -91,10 +91,20 @@ def test_bf16_is_taken_only_where_a_trial_shows_it_clearly_faster(
 def test_all_processes_take_what_the_first_one_found(
     tiny: TinyProject, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Workers, "gather", lambda self, values: ["float32", *values])
+    monkeypatch.setattr(Workers, "gather", lambda self, values: ["float32", *values] if values == ["bf16"] else values)
     second = replace(ALONE, rank=1, num_processes=2)
     recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, second)
     assert (recipe.training.precision, workers.precision, workers.rank) == ("float32", "float32", 1)
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "float32"), ("cuda", "bf16")])
+def test_all_processes_take_float32_where_another_one_has_no_bf16(
+    tiny: TinyProject, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch, device: str, precision: ComputedPrecision
+) -> None:
+    monkeypatch.setattr(Workers, "gather", lambda self, values: [*values, (False, "float32")])
+    first = Workers(0, 2, torch.device(device), precision)
+    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, first)
+    assert (recipe.training.precision, workers.precision, found["trials"]) == ("float32", "float32", 0)
 
 
 def test_a_gpu_is_not_tried(tiny: TinyProject, found: dict[str, Any]) -> None:

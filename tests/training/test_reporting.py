@@ -367,12 +367,15 @@ def test_trackers_are_given_every_line_at_its_step_and_finished_however_it_ends(
         reports.add(UPDATE)
         reports.report(place(), UPDATE.learning_rate, None)
         reports.add(UPDATE)
-        reports.report(place(step=8), UPDATE.learning_rate, VALIDATION)
+        directions: dict[str, dict[str, float | None]] = {"en-de": {"nll": 1.5, "bleu": None}}
+        reports.report(place(step=8), UPDATE.learning_rate, replace(VALIDATION, directions=directions))
         raise KeyboardInterrupt
     assert fake.finished == 1
     for (step, values), line in zip(fake.logged, read_json_lines(tmp_path / "metrics.jsonl"), strict=True):
         samples = line.pop("samples", [])
         texts = {key: values.pop(key) for key in list(values) if key.startswith("samples/")}
+        if "valid_nll" in line:
+            assert values.pop("valid_nll/en-de") == line.pop("valid_directions")["en-de"]["nll"]
         assert {"step": step, **values} == line
         assert len(texts) == (3 if samples and name == "tensorboard" else 0)
         assert all("reference  a dog" in text for text in texts.values())
