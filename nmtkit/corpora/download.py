@@ -376,11 +376,11 @@ class PartialFile:
 
     def begin(self, url: str, validator: str | None, start: int) -> None:
         """Cut the file to ``start`` bytes and store the origin of the next ones."""
+        self._file.truncate(start)  # first: bytes of an older edition must not get the name of a newer one
+        self._file.seek(start)
         if (url, validator) != (self.url, self.validator):
             write_json(self._state_path, {"url": url, "validator": validator})
             self.url, self.validator = url, validator
-        self._file.truncate(start)
-        self._file.seek(start)
 
     def write(self, chunk: bytes) -> None:
         rest = memoryview(chunk)
@@ -530,8 +530,7 @@ def _one_line(reason: object) -> str:
 
 def _check_room(path: Path, num_bytes: int) -> None:
     """Raise DataError unless that many bytes are free on the disk of ``path``."""
-    folder = next(parent for parent in (path.parent, *path.parents) if parent.exists())
-    free = free_bytes(folder)
+    free = free_bytes(path.parent)
     if num_bytes > free:
         raise DataError(
             f"{path.parent}: needs {num_bytes:,} bytes, but only {free:,} are free there; make room, or name a folder "

@@ -490,6 +490,17 @@ class TestResuming:
         assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT.swapcase()
         assert server.ranges == [None, "bytes=4000-"]
 
+    def test_a_kill_at_a_new_edition_leaves_no_bytes_of_the_old_one_under_its_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun(tmp_path, RemoteFile("https://here/t.txt"), b"old")
+        part = PartialFile(tmp_path / "here" / "t.txt")
+        monkeypatch.setattr(download, "write_json", lambda path, state: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            part.begin("https://here/t.txt", '"new"', 0)
+        assert part.size == 0
+        part.close()
+
     def test_without_checksum_and_edition_nothing_is_continued(self, server: Server, tmp_path: Path) -> None:
         server.answers["/moving.txt"] = Answer(CONTENT)
         file = RemoteFile(f"{server.url}/moving.txt")
