@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -28,6 +29,8 @@ TASKS_WORTH_PROCESSES = 4
 """Minimum number of tasks for which processes are started, as starting them takes a second."""
 PRELOADED = ["nmtkit.data.encoding", "sentencepiece"]
 """Modules imported once, by the server from which all processes are forked."""
+_OF_TERMINALS = set(STOP_SIGNALS) - {signal.SIGTERM}
+"""Signals that a terminal sends to all processes, and that are for the one that started the others."""
 _RESULTS_HELD_PER_PROCESS = 4
 """Number of results per process that may wait for an earlier, slow task."""
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -98,7 +101,8 @@ class _Processes:
         self._stack = ExitStack()
         self._processes: dict[Connection, Any] = {}
         try:
-            with _environment(same_imports()):  # inherited by the fork server, which starts with the first process
+            # The fork server, which starts with the first process, inherits both.
+            with _environment(same_imports()), _blocked(_OF_TERMINALS):
                 for _ in range(num_processes):
                     ours, theirs = context.Pipe()
                     self._stack.enter_context(ours)
@@ -166,6 +170,17 @@ class _Processes:
 
 
 @contextmanager
+def _blocked(signals: set[signal.Signals]) -> Iterator[None]:
+    """Block signals for the duration of a `with` block, in this thread and in all processes that it starts."""
+    resource_tracker.ensure_running()  # at its start it would unblock SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
     """Set environment variables for the duration of a `with` block."""
     before = dict(os.environ)
@@ -180,8 +195,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
     """Do tasks in a worker process until the pipe is closed."""
-    for number in set(STOP_SIGNALS) - {signal.SIGTERM}:
-        signal.signal(number, signal.SIG_IGN)  # a terminal's signals are for the process that started this one
+    for number in _OF_TERMINALS:
+        signal.signal(number, signal.SIG_IGN)
     work = None
     while True:
         try:

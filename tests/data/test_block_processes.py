@@ -122,6 +122,21 @@ def test_where_no_process_can_be_started_one_does_all(tmp_path: Path) -> None:
     )
 
 
+def test_processes_leave_the_signals_of_a_terminal_to_the_first_from_their_start(tmp_path: Path) -> None:
+    call = (
+        "    def blocked(process):\n"
+        "        lines = open(f'/proc/{process}/status').read().split('\\n')\n"
+        "        return next(int(line.split()[1], 16) for line in lines if line.startswith('SigBlk'))\n"
+        "    found = {process: blocked(process) for process in in_order(make, (), range(12), 2)}\n"
+        "    from multiprocessing.forkserver import _forkserver\n"
+        "    print(*map(blocked, [os.getpid(), _forkserver._forkserver_pid]), *found.values())\n"
+    )
+    command, environment = script(tmp_path, call)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    of_terminals = (1 << signal.SIGINT - 1) | (1 << signal.SIGHUP - 1)
+    assert (done.stdout.split(), done.stderr) == (["0", *[str(of_terminals)] * 3], "")
+
+
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
     endless = "    for process in in_order(make, (), itertools.count(), 2):\n        print(process, flush=True)\n"
     command, environment = script(tmp_path, endless)
