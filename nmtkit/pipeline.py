@@ -9,6 +9,7 @@ Steps that are up to date are skipped.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -195,8 +196,8 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         )
         job = TranslationJob(translator, request)
         title = f"{translator.task.activity} {name}"
-        translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title)
-        Run(run_dir).record_translation(name, made_from)
+        record = partial(Run(run_dir).record_translation, name, made_from)
+        translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title, record=record)
 
 
 def score_run(

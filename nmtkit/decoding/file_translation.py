@@ -406,12 +406,21 @@ class Parts:
         for number in range(count):
             yield from self._file(number, "status").read_text(encoding="utf-8").splitlines()
 
-    def join(self, count: int, outputs: Sequence[tuple[str, Path]]) -> None:
-        """Join all windows of each kind ("output", "status") in ``outputs`` to its file, and remove the folder."""
+    def join(self, count: int, outputs: Sequence[tuple[str, Path]], record: Callable[[], None] = lambda: None) -> None:
+        """Join all windows of each kind ("output", "status") in ``outputs`` to its file, and remove the folder.
+
+        Args:
+            record: see `translate_file`.
+        """
         for kind, path in outputs:
             with write_atomically(path) as file:
                 for number in range(count):
                     file.write(self._file(number, kind).read_bytes().decode("utf-8"))
+        try:
+            record()
+        except DataError:  # the output cannot be used
+            remove_folder(self.folder)
+            raise
         remove_folder(self.folder)
 
 
@@ -456,6 +465,7 @@ def translate_file(
     window_lines: int | None = None,
     workers: "Workers | None" = None,
     title: str | None = None,
+    record: Callable[[], None] = lambda: None,
 ) -> tuple[LineReader, str]:
     """Translate a file, possibly together with other processes; windows that are already finished are kept.
 
@@ -464,6 +474,7 @@ def translate_file(
         strict: raise at invalid UTF-8 instead of replacing it.
         window_lines: by default see `equal_windows`.
         title: of the progress; by default the activity of the task.
+        record: called by the first process when the output is written, before the finished windows are removed.
 
     Returns:
         The reader of the source, with its invalid lines, and the sha256 sum of the source.
@@ -501,6 +512,6 @@ def translate_file(
             workers.wait()
         if rank == 0:
             job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
-            parts.join(count, [("output", output), *([("status", status)] if status is not None else [])])
+            parts.join(count, [("output", output), *([("status", status)] if status is not None else [])], record)
             job.report_cut()
     return reader, source_sha256

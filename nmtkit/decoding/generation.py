@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, environment_number, log
@@ -53,10 +54,8 @@ def generate_corpora(
             job = TranslationJob(engine, request, output="pairs")
             translate_file(
                 job, entry.generate, generation.path, strict=strict, workers=workers if is_shared else None,
-                title=f"generating {generation.name}",
+                title=f"generating {generation.name}", record=partial(_record, generation, job),
             )  # fmt: skip
-            if workers.is_main:
-                _record(generation, job)
 
 
 def _record(generation: Generation, job: TranslationJob) -> None:

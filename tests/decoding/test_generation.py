@@ -14,7 +14,7 @@ import torch
 from nmtkit.config.corpus_entries import Noise
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, Recipe
-from nmtkit.data.generated import FILLER, with_noise
+from nmtkit.data.generated import FILLER, Generation, with_noise
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import Preparation, changed_text, check, prepare
 from nmtkit.data.shards import PairData, Part, read_report
@@ -308,6 +308,20 @@ class TestMadeOnce:
         assert not (project.run / "generated" / "mono.tsv").exists()
         project.prepare(BACK)
         assert translated == [1, 5, 9, 9]
+        assert project.pairs() == project.expected()
+        assert sorted(path.name for path in (project.run / "generated").iterdir()) == ["mono.json", "mono.tsv"]
+
+    def test_a_kill_while_they_are_counted_repeats_no_translation(
+        self, project: Project, translated: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stop(generation: Generation) -> Iterator[tuple[str, str, str]]:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Generation, "outcomes", stop)
+            project.prepare(BACK)
+        project.prepare(BACK)
+        assert translated == [1]
         assert project.pairs() == project.expected()
         assert sorted(path.name for path in (project.run / "generated").iterdir()) == ["mono.json", "mono.tsv"]
 
