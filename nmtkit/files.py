@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import re
@@ -32,7 +33,7 @@ TEMPORARY_MARK = ".nmtkit-tmp-"
 _REPLACED, _REMOVED = "-old", "-gone"
 """Suffixes of temporary names, for a folder that is being replaced or removed."""
 ABANDONED_SECONDS = 600.0
-"""Age from which a temporary file of another host counts as abandoned."""
+"""Age from which a temporary file of another host counts as abandoned where its path is written again."""
 _LONGEST_NAME_BYTES = 128
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Parameters of renameat2(2), from fcntl.h and linux/fs.h."""
@@ -182,14 +183,14 @@ def _cleared_temporary(path: Path) -> Path:
     return _temporary(path)
 
 
-def _is_in_use(entry: Path) -> bool:
+def _is_in_use(entry: Path, abandoned_seconds: float = ABANDONED_SECONDS) -> bool:
     """Return whether a process may still write ``entry``: it runs on this host, or the entry of another host is new."""
     owner = re.fullmatch(rf"(?:(.+)-)?(\d+)({_REPLACED}|{_REMOVED})?", entry.name.rpartition(TEMPORARY_MARK)[2])
     if owner is None:
         return False
     if owner[1] in (None, platform.node()):
         return _is_running(int(owner[2]))
-    return entry.exists() and time.time() - entry.stat().st_mtime < ABANDONED_SECONDS
+    return entry.exists() and time.time() - entry.stat().st_mtime < abandoned_seconds
 
 
 def _is_running(process: int) -> bool:
@@ -203,16 +204,34 @@ def _is_running(process: int) -> bool:
 
 
 def _clear(entry: Path, original: Path | None = None) -> bool:
-    """Remove a leftover and return True, or restore a folder whose replacement was interrupted and return False."""
+    """Remove a leftover, or restore a folder whose replacement was interrupted; return whether it was removed."""
     original = original or entry.with_name(entry.name.rpartition(TEMPORARY_MARK)[0].removeprefix("."))
     if entry.name.endswith(_REPLACED) and not original.exists():
         entry.rename(original)
         return False
     if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
-    else:
-        entry.unlink(missing_ok=True)
+        return _remove_tree(entry)
+    entry.unlink(missing_ok=True)
     return True
+
+
+def _remove_tree(folder: Path) -> bool:
+    """Remove a folder of a temporary name, and return whether it is gone.
+
+    NFS and FUSE keep files that are in use, under hidden names; the next start removes them.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if any(path.is_file() for path in folder.rglob("[!.]*")):
+        shutil.rmtree(folder)  # raises the reason
+    return not folder.exists()
+
+
+def _abandon(folder: Path, path: Path) -> None:
+    """Give the folder that is or was at ``path`` a temporary name, and remove it."""
+    abandoned = _temporary(path, _REMOVED)
+    shutil.rmtree(abandoned, ignore_errors=True)
+    folder.rename(abandoned)
+    _remove_tree(abandoned)
 
 
 def expanded(path: str) -> Path:
@@ -385,7 +404,7 @@ def _replace_folder(path: Path, new: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
         new.rename(path)
-        shutil.rmtree(old)
+        _abandon(old, path)
 
 
 def exchange(first: Path, second: Path) -> bool:
@@ -406,12 +425,12 @@ def remove_leftovers(folder: Path, *, is_ours: bool = False) -> list[Path]:
 
     Args:
         is_ours: remove all, as no other process can be writing there (see Run.locked); else keep those that a running
-            process may be writing.
+            process may be writing, and all of other hosts.
     """
     if not folder.is_dir():
         return []
     leftovers = [entry for entry in sorted(folder.iterdir()) if TEMPORARY_MARK in entry.name]
-    return [entry for entry in leftovers if (is_ours or not _is_in_use(entry)) and _clear(entry)]
+    return [entry for entry in leftovers if (is_ours or not _is_in_use(entry, math.inf)) and _clear(entry)]
 
 
 def remove_folder(path: Path) -> None:
@@ -423,15 +442,17 @@ def remove_folder(path: Path) -> None:
         path.unlink()
         return
     _cleared_temporary(path)
-    abandoned = _temporary(path, _REMOVED)
-    shutil.rmtree(abandoned, ignore_errors=True)
-    path.rename(abandoned)
-    shutil.rmtree(abandoned)
+    _abandon(path, path)
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the free bytes of the file system of ``folder``."""
-    return shutil.disk_usage(folder).free
+    """Return the free bytes of the file system of ``folder``, which need not exist yet."""
+    return shutil.disk_usage(existing(folder)).free
+
+
+def existing(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def check_space(folder: Path, num_bytes: int, purpose: str) -> None:

@@ -1,5 +1,6 @@
 """A prepared run so small that a whole training takes a fraction of a second."""
 
+import errno
 import io
 import logging
 import os
@@ -123,6 +124,29 @@ def contents(folder: Path) -> dict[str, bytes]:
     """The bytes of every file below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def keep_used_files(monkeypatch: pytest.MonkeyPatch, is_used: Callable[[int], bool]) -> None:
+    """Removes files as NFS does: one in use, by the number of its inode, only gets a hidden name."""
+    unlink = os.unlink
+
+    def unlink_unused(path: str | Path, *, dir_fd: int | None = None) -> None:
+        number = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_ino
+        hidden = Path(path).with_name(f".nfs{number}")
+        if not is_used(number):
+            unlink(path, dir_fd=dir_fd)
+        elif Path(path) == hidden:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        else:
+            os.rename(path, hidden, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", unlink_unused)
+
+
+def is_mapped(number: int) -> bool:
+    """Whether this process has mapped a file with this number of its inode."""
+    lines = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    return str(number) in {fields[4] for fields in lines}
 
 
 @contextmanager

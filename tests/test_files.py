@@ -1,5 +1,6 @@
 """Files: cut at line feeds only, never half-written, and every fault names file and line."""
 
+import errno
 import gzip
 import hashlib
 import io
@@ -42,6 +43,7 @@ from nmtkit.files import (
     write_json,
     write_lines,
 )
+from tests.conftest import keep_used_files
 
 TEXT = "Ein Haus.\nZwei Häuser.\n"
 
@@ -406,8 +408,43 @@ class TestAtomicWrites:
         for folder in (running, elsewhere, long_gone):
             folder.mkdir()
         os.utime(long_gone, (0, 0))
-        assert remove_leftovers(tmp_path) == [long_gone]
+        assert remove_leftovers(tmp_path) == []
+        self.folder_with(tmp_path / "folder", "new")
+        assert not long_gone.exists()
         assert remove_leftovers(tmp_path, is_ours=True) == sorted([running, elsewhere])
+
+    @pytest.mark.parametrize("way", ["removed", "swapped", "replaced in two steps", "left by a killed process"])
+    def test_a_folder_whose_files_are_in_use_on_nfs_goes_and_its_remains_at_the_next_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    ) -> None:
+        path = self.folder_with(tmp_path / "folder", "old")
+        used = [(path / "file").stat().st_ino]
+        keep_used_files(monkeypatch, used.__contains__)
+        if way == "replaced in two steps":
+            monkeypatch.setattr(files, "exchange", lambda one, other: False)
+        if way == "removed":
+            remove_folder(path)
+        elif way == "left by a killed process":
+            path.rename(tmp_path / f".folder{TEMPORARY_MARK}{platform.node()}-999999999")
+            assert remove_leftovers(tmp_path) == []
+        else:
+            self.folder_with(path, "new")
+            assert names_in(path) == ["file"]
+            assert (path / "file").read_text() == "new"
+            path.rename(tmp_path / "moved")  # then a folder to be restored would come back
+        [left] = tmp_path.glob(f".folder{TEMPORARY_MARK}*")
+        assert names_in(left) == [f".nfs{used.pop()}"]
+        assert remove_leftovers(tmp_path, is_ours=True) == [left]
+        assert not path.exists()
+
+    def test_a_folder_that_may_not_be_removed_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*names: object, **options: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        path = self.folder_with(tmp_path / "folder", "old")
+        monkeypatch.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            remove_folder(path)
 
     def test_too_little_space_is_told_with_what_is_needed_and_what_is_free(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from nmtkit.data import training_text
 from nmtkit.data.prepare import prepare
 from nmtkit.data.processes import PRELOADED
 from nmtkit.data.training_text import TrainingText, TrainingTextReader
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, read_json, write_json
 from nmtkit.run import LOCK_NAME, Run
 from nmtkit.text.tokenizer import Tokenizer
@@ -151,6 +151,19 @@ def test_the_lock_of_a_killed_process_goes_with_the_next_command_and_a_held_one_
         project.prepare("abandoned")
         assert (run / LOCK_NAME).read_text(encoding="utf-8").startswith("nmtkit train, process")
     assert not (run / LOCK_NAME).exists()
+
+
+def test_what_another_machine_prepares_stays_when_the_lock_is_refused(project: Project) -> None:
+    run = project.folder / "shared"
+    being_written = [run / name for name in ("prepare/.text", ".data")]
+    being_written = [path.with_name(f"{path.name}{TEMPORARY_MARK}other-host-12") for path in being_written]
+    for folder in being_written:
+        folder.mkdir(parents=True)
+        (folder / "source.txt").write_text("being written")
+        os.utime(folder, (0, 0))  # it gets no new files for long
+    with Run(run).locked("prepare"), pytest.raises(NmtkitError, match="in use by nmtkit prepare"):
+        project.prepare("shared")
+    assert all((folder / "source.txt").exists() for folder in being_written)
 
 
 @pytest.mark.slow
