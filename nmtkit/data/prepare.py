@@ -184,7 +184,8 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
     if run.is_prepared():
         manifest = read_manifest(run.data)
         if manifest["fingerprint"] == fingerprint:
-            if not run.is_trained() and not run.has_recipe(recipe):
+            is_settled = run.is_trained() and run.recipe_file.is_file()
+            if not is_settled and not run.has_recipe(recipe):
                 with run.locked("prepare"):
                     run.store_recipe(recipe)
             run.remove_abandoned_lock("prepare")
@@ -213,6 +214,7 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
                 "seconds": round(time.monotonic() - begun, 3),
             }
             write_json(temporary / "manifest.json", manifest)
+            run.recipe_file.unlink(missing_ok=True)  # so that a kill leaves no recipe of other data
         run.store_recipe(recipe)
     return Preparation(manifest, is_new=True)
 
