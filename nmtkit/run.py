@@ -154,6 +154,10 @@ class Run:
         """Return the checkpoints, oldest first."""
         return [path for path in step_folders(self.checkpoints_folder) if is_model_folder(path)]
 
+    def model_folders(self) -> list[Path]:
+        """Return the folders of checkpoints and of the average, as far as they exist."""
+        return [folder for folder in (self.checkpoints_folder, self.averaged) if folder.exists()]
+
     def resume_states(self) -> list[Path]:
         """Return the folders of the resume states, oldest first."""
         return step_folders(self.resume_folder)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config.recipe import changes_that_matter, differences
-from nmtkit.config.schema import ModelConfig, Recipe, TrainingLengths, read_lengths
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig, TrainingLengths, read_lengths
+from nmtkit.console import counted
 from nmtkit.data.prepare import changed_text, damaged_files
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
@@ -44,7 +45,7 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
     with ExitStack() as stack:
         with workers.failing_together():
             if workers.is_main:
-                if not run.is_prepared():
+                if not (run.is_prepared() and run.recipe_file.is_file()):
                     message = "no data is prepared here; run `nmtkit prepare` with this recipe first"
                     raise DataError(f"{run.data}: {message}")
                 stack.enter_context(run.locked("train"))
@@ -148,12 +149,12 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
         Its state.json; None where there is none, and training begins.
 
     Raises:
-        NmtkitError: the run was trained with other settings.
+        NmtkitError: the run was trained with other settings, or has models but no resume state.
         DataError: the data are not those the run began with.
     """
     found = whole_states(run, 1)
     if not found:
-        _refuse_foreign_checkpoints(run, recipe, fingerprint)
+        _refuse_checkpoints(run, recipe, fingerprint)
         workers.wait()
         if workers.is_main:
             run.metrics.unlink(missing_ok=True)
@@ -171,6 +172,8 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
         forget_ends(run, step)
         forget_later_nonfinite(run, state.progress)
         remove_old_states(run)  # a kill may have come before that
+        if saved["checkpointed"]:
+            remove_old_checkpoints(run, Recipe.model_validate(saved["recipe"]).training)
     return saved
 
 
@@ -196,9 +199,13 @@ def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, fingerprint:
         raise DataError(f"{run.folder}: the data are not those that this run began with; take another --run-dir")
 
 
-def _refuse_foreign_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
-    """Raise NmtkitError for checkpoints of other settings; a kill before the first resume state may leave our own."""
-    for folder in run.checkpoints():
+def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
+    """Raise NmtkitError for models; only one checkpoint of these settings may stay.
+
+    That is what a kill before the first resume state leaves.
+    """
+    checkpoints = run.checkpoints()
+    for folder in checkpoints:
         before = read_json(folder / "provenance.json", {"recipe": Recipe.model_validate, "data_fingerprint": str})
         stored = Recipe.model_validate(before["recipe"])
         changes = differences(stored.model, recipe.model)
@@ -209,6 +216,12 @@ def _refuse_foreign_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> N
                 f"{folder} belongs to a training with other settings, and there is no saved state to resume; remove "
                 f"{folder.parent} or take another --run-dir"
             )
+    if len(checkpoints) > 1 or end_checkpoints(run) or run.averaged.exists():
+        average = " and an average" if run.averaged.exists() else ""
+        raise NmtkitError(
+            f"{run.folder}: there is no saved state to resume, but {counted(len(checkpoints), 'checkpoint')}{average}; "
+            f"to train from scratch, remove {' and '.join(map(str, run.model_folders()))}, or take another --run-dir"
+        )
 
 
 def check_same_state(step: int, saved: dict[str, Any] | None, start: str | None, workers: Workers) -> None:
@@ -260,6 +273,16 @@ def end_checkpoints(run: Run) -> list[Path]:
             if read_provenance(folder).get("end"):
                 found.append(folder)
     return found
+
+
+def remove_old_checkpoints(run: Run, training: TrainingConfig) -> None:
+    """Keep the last and the best; those of an earlier end do not count, and are removed by `forget_ends`."""
+    ends = end_checkpoints(run)
+    found = [folder for folder in run.checkpoints() if folder not in ends]
+    best = run.best_checkpoints(training.keep_best + len(ends), check=False)
+    best = [folder for folder in best if folder not in ends]
+    for old in set(found) - {*found[-training.keep_last :], *best[: training.keep_best]}:
+        remove_folder(old)
 
 
 # ---- --verify-resume

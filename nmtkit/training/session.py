@@ -24,7 +24,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second, read_metrics
 from nmtkit.evaluation.devices import processor_name
-from nmtkit.files import check_space, free_bytes, remove_folder, remove_leftovers, write_json
+from nmtkit.files import check_space, existing, free_bytes, remove_leftovers, write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import damage, save_model
 from nmtkit.run import Run
@@ -39,12 +39,12 @@ from nmtkit.training.prediction import Hardware, PairLengths, predict
 from nmtkit.training.reporting import Reporter, memory_bytes
 from nmtkit.training.resume import (
     check_same_state,
-    end_checkpoints,
     forget_ends,
     forget_later,
     holding_run,
     initial_sha256,
     lengths_seen,
+    remove_old_checkpoints,
     resume,
     start_from_model,
 )
@@ -77,8 +77,10 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[st
     leftovers = remove_leftovers(run_dir) if workers.is_main else []
     with holding_run(recipe, run, workers) as manifest:
         if workers.is_main:
-            for folder in (run.checkpoints_folder, run.resume_folder, run.sampled):
+            for folder in (run.checkpoints_folder, run.resume_folder):
                 leftovers += remove_leftovers(folder, is_ours=True)
+            # A link may lead to a folder in which other processes write.
+            leftovers += remove_leftovers(run.sampled, is_ours=not run.sampled.is_symlink())
             for leftover in leftovers:
                 log.info("removed %s, which an interrupted run left incomplete", leftover)
         workers.wait()
@@ -234,7 +236,7 @@ class _Session:
                     return reason
         except NotSampledError:
             # Between two epochs, so the state is complete.
-            if self._workers.is_main and free_bytes(self._run.folder) >= self._state.num_bytes():
+            if self._workers.is_main and free_bytes(self._run.resume_folder) >= self._state.num_bytes():
                 self._save_state(is_regular=self._has_saved)
             if not self._hear(self._all_flags()):
                 raise
@@ -311,8 +313,9 @@ class _Session:
         if self._workers.is_main and (checkpoint_is_due or is_stopping or limit is not None):
             if checkpoint_is_due:
                 self._save_checkpoint(validation)
-                self._remove_old_checkpoints()
             self._save_state(is_regular=checkpoint_is_due)
+            if checkpoint_is_due:  # only now, so that a kill never leaves a run without a checkpoint
+                remove_old_checkpoints(self._run, training)
             forget_ends(self._run, progress.step)  # now there is more than what they had
             self._reporter.read_scores()
         if is_stopping:
@@ -399,17 +402,8 @@ class _Session:
         folder, weights = self._run.checkpoint(self._state.progress.step), self._state.result
         save_model(folder, weights, recipe.model, self._tokenizer, recipe.decoding, provenance, self._lengths)
 
-    def _remove_old_checkpoints(self) -> None:
-        """Keep the last and the best; those of an earlier end do not count, and are removed after the resume state."""
-        ends, training = end_checkpoints(self._run), self._recipe.training
-        found = [folder for folder in self._run.checkpoints() if folder not in ends]
-        best = self._run.best_checkpoints(training.keep_best + len(ends), check=False)
-        best = [folder for folder in best if folder not in ends]
-        for old in set(found) - {*found[-training.keep_last :], *best[: training.keep_best]}:
-            remove_folder(old)
-
     def _check_space(self, update: Update | None, *, with_state: bool = True) -> None:
-        """Raise NmtkitError on every process when a checkpoint and a resume state do not fit on the disk.
+        """Raise NmtkitError on every process when a checkpoint and a resume state do not fit on their disks.
 
         Args:
             update: the one after which they are due; it is saved if at least that fits.
@@ -420,10 +414,18 @@ class _Session:
             state_bytes = self._state.num_bytes()
             tokenizer_bytes = sum(path.stat().st_size for path in (self._run.data / "tokenizer").iterdir())
             checkpoint_bytes = self._state.weight_bytes + tokenizer_bytes + 100_000
+            needs = {self._run.checkpoints_folder: checkpoint_bytes, self._run.resume_folder: with_state * state_bytes}
+            disks = dict[int, tuple[Path, int]]()
+            for folder, num_bytes in needs.items():
+                place = existing(folder)
+                disk = place.stat().st_dev
+                first, others = disks.get(disk, (place, 0))
+                disks[disk] = (first, others + num_bytes)
             try:
-                check_space(self._run.folder, with_state * state_bytes + checkpoint_bytes, "saving")
+                for place, num_bytes in disks.values():
+                    check_space(place, num_bytes, "saving")
             except NmtkitError:
-                if update is not None and free_bytes(self._run.folder) >= state_bytes:
+                if update is not None and free_bytes(self._run.resume_folder) >= state_bytes:
                     self._save_state(unfinished=update)
                 raise
 

@@ -249,7 +249,8 @@ class TrainingState:
                 self.optimizer.state.pop(parameter, None)
                 if parameter.requires_grad and f"step.{name}" in moments:  # else the loss does not depend on it
                     self.optimizer.state[parameter] = {
-                        key: moments[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+                        key: moments[f"{key}.{name}"].to(parameter.device, copy=True)  # not the mapped file
+                        for key in ("step", "exp_avg", "exp_avg_sq")
                     }
             for name, average in self.average.items():
                 average.copy_(tensors["average"][name])
@@ -318,7 +319,8 @@ def whole_states(run: Run, count: int, *, only_good: bool = False) -> list[tuple
             except ModelError as error:
                 log.warning("%s; using the previous saved state", error)
     if available and not found and not only_good:
-        raise ModelError(f"{run.resume_folder}: every saved state is damaged; remove the folder to train from scratch")
+        models = " and ".join(map(str, (run.resume_folder, *run.model_folders())))
+        raise ModelError(f"{run.resume_folder}: every saved state is damaged; to train from scratch, remove {models}")
     return found
 
 

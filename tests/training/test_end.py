@@ -13,7 +13,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
 from nmtkit.model_folder import read_tensors, same_bits, step_of
 from nmtkit.run import Run, find_model
-from nmtkit.training import loop, reporting, state, validation
+from nmtkit.training import loop, reporting, resume, state, validation
 from nmtkit.training import session as training
 from nmtkit.training.averaging import choose_checkpoints
 from tests.conftest import TinyProject, contents, determined, metrics_without_time
@@ -178,7 +178,9 @@ class TestRaisedLimit:
             (training, "save_model", 1),
             (training, "forget_ends", 1),
             (state, "write_json", 1),
-            (training, "remove_folder", 1),
+            (resume, "remove_folder", 1),
+            (resume, "remove_folder", 2),
+            (training, "remove_old_checkpoints", 1),
         ],
     )
     def test_a_kill_around_the_first_save_after_an_end_changes_nothing(

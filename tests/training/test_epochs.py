@@ -1,6 +1,8 @@
 """Subword sampling in training: every epoch has its own subwords, and an interrupted run is the same run."""
 
 import dataclasses
+import os
+import platform
 import shutil
 import signal
 import sys
@@ -16,11 +18,11 @@ from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError, RecipeError
-from nmtkit.files import read_json, read_json_lines
+from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
 from nmtkit.run import Run
 from nmtkit.training import epochs as drawn_epochs
 from nmtkit.training.epochs import TrainingPairs, training_pairs
-from tests.conftest import TinyProject, determined
+from tests.conftest import TinyProject, determined, is_mapped, keep_used_files
 
 SAMPLING = "training.subword_sampling=0.2"
 STEPS = 14
@@ -59,6 +61,24 @@ def test_drawn_may_be_a_link_to_another_disk(tiny: TinyProject, tmp_path: Path) 
     (run / "drawn").symlink_to(tmp_path / "disk")
     assert tiny.train(run, SAMPLING, "training.max_steps=1").step == 1
     assert [path.name for path in (run / "drawn").iterdir()] == ["other"]
+
+
+def test_in_a_linked_folder_what_other_processes_write_stays(tiny: TinyProject, tmp_path: Path) -> None:
+    run = tiny.copy(tmp_path / "run")
+    (run / "drawn").symlink_to(tmp_path)
+    other = tmp_path / f".out.de{TEMPORARY_MARK}{platform.node()}-{os.getppid()}"
+    other.touch()
+    tiny.train(run, SAMPLING, "training.max_steps=1")
+    assert other.exists()
+
+
+def test_on_nfs_an_epoch_that_is_still_mapped_does_not_end_the_training(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.copy(tmp_path / "run")
+    keep_used_files(monkeypatch, is_mapped)
+    assert tiny.train(run, SAMPLING).step == STEPS
+    assert determined(run) == determined(uninterrupted)
 
 
 def draws_otherwise(monkeypatch: pytest.MonkeyPatch, epoch: int, program: str, times: int = 1) -> None:

@@ -28,7 +28,7 @@ from nmtkit.model_folder import read_tensors
 from nmtkit.run import LOCK_NAME, Run
 from nmtkit.training import loop, session, state, validation
 from nmtkit.training import session as training
-from tests.conftest import TinyProject, contents, determined, metrics_without_time
+from tests.conftest import TinyProject, contents, determined, is_mapped, keep_used_files, metrics_without_time
 
 STEPS = 14
 
@@ -389,6 +389,40 @@ class TestSaves:
         assert tiny.train(trained, "training.max_steps=16").step == 16
         assert any("step-00000012" in warning and "skipping this checkpoint" in warning for warning in warnings)
 
+    @pytest.mark.parametrize(("place", "name"), [(state.TrainingState, "save"), (session, "remove_old_checkpoints")])
+    def test_a_kill_around_a_save_leaves_the_earlier_checkpoint_which_the_next_start_removes(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        keep = ("training.keep_last=1", "training.keep_best=0", "decoding.average_last=1")
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            call_at(patch, place, name, 2, lambda: 1 / 0)
+            tiny.train(run, *keep, "training.max_steps=8")
+        assert [path.name for path in Run(run).checkpoints()] == ["step-00000004", "step-00000008"]
+        assert tiny.train(run, *keep, "training.max_steps=8").step == 8
+        assert [path.name for path in Run(run).checkpoints()] == ["step-00000008"]
+
+    def test_on_nfs_a_resumed_training_holds_no_file_of_the_save_it_began_with(
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        tiny.train(run, "training.max_steps=4")
+        keep_used_files(monkeypatch, is_mapped)
+        assert tiny.train(run).step == STEPS
+        assert list(run.rglob(".nfs*")) == []
+        assert determined(run) == determined(uninterrupted)
+
+    @pytest.mark.parametrize("model", ["checkpoints", "averaged"])
+    def test_without_a_save_no_finished_model_is_removed(self, tiny: TinyProject, trained: Path, model: str) -> None:
+        shutil.rmtree(trained / "resume")
+        if model == "averaged":
+            (trained / "checkpoints").rename(trained / "averaged")
+        before = contents(trained)
+        told = r"no saved state to resume, but (\d checkpoints|0 checkpoints and an average); to train from scratch, "
+        with pytest.raises(NmtkitError, match=rf"{told}remove {trained / model}, or"):
+            tiny.train(trained)
+        assert contents(trained) == before
+
 
 class TestSpace:
     def limit(self, monkeypatch: pytest.MonkeyPatch, *answers: int) -> None:
@@ -405,6 +439,20 @@ class TestSpace:
         with pytest.raises(NmtkitError, match=r"saving needs 0\.\d MB, but only 0\.1 MB are free there; make room"):
             tiny.train(run)
         assert contents(run) == contents(tiny.prepared)
+
+    @pytest.mark.parametrize(("free", "is_enough"), [({"run": 10**9, "shm": 50_000}, False), ({"run": 250_000}, True)])
+    def test_of_linked_folders_the_disk_they_are_on_counts(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], is_enough: bool
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        (run / "resume").symlink_to("/dev/shm")
+        if run.stat().st_dev == (run / "resume").stat().st_dev:
+            pytest.skip("no other file system")
+        monkeypatch.setattr("nmtkit.files.free_bytes", lambda folder: free.get(folder.resolve().name, 10**9))
+        call_at(monkeypatch, session, "settle_tokens_per_pass", 1, lambda: 1 / 0)
+        told = "division by zero" if is_enough else rf"^{run / 'resume'}: saving needs 0\.\d MB, but only 0\.1 MB"
+        with pytest.raises((ZeroDivisionError, NmtkitError), match=told):
+            tiny.train(run)
 
     @pytest.mark.parametrize("free", [(10**9, 250_000), (10**9, 10**9, 1000)])  # room for a save only; for nothing
     def test_without_room_no_save_is_lost_and_the_run_goes_on_to_the_same_end(
@@ -472,6 +520,18 @@ class TestData:
         recipe.write_text(f'{base}train = [{{ source = "{source}", {other}, name = "mine" }}]\n')
         with pytest.raises(NmtkitError, match=r"data.train: mine \(other columns or members\) holds another text than"):
             TinyProject(recipe, tmp_path / "run").train(tmp_path / "run", "training.max_steps=1")
+
+    def test_a_kill_before_the_recipe_is_stored_lets_no_other_recipe_train_on_the_data(
+        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = tiny.copy(tmp_path / "run")
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            call_at(patch, Run, "store_recipe", 1, lambda: 1 / 0)
+            prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), run, workers=1)
+        with pytest.raises(NmtkitError, match="run `nmtkit prepare` with this recipe first"):
+            tiny.train(run, "training.max_steps=1")
+        assert prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
+        assert tiny.train(run, "training.max_steps=1").step == 1
 
 
 class TestOneProcessARun:
@@ -588,6 +648,7 @@ def test_every_save_damaged_is_an_error_that_says_what_to_do(tiny: TinyProject, 
     for folder in Run(trained).resume_states():
         (folder / "state.json").write_bytes(b"")
     before = contents(trained)
-    with pytest.raises(ModelError, match="every saved state is damaged"):
+    folders = rf"{trained / 'resume'} and {trained / 'checkpoints'}"
+    with pytest.raises(ModelError, match=f"every saved state is damaged; to train from scratch, remove {folders}"):
         tiny.train(trained)
     assert contents(trained) == before
