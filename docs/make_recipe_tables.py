@@ -19,7 +19,8 @@ HEAD = """\
 
 def comment(text: str) -> str:
     """The text as lines of a comment."""
-    return textwrap.fill(" ".join(text.split()), 120, initial_indent="# ", subsequent_indent="# ")
+    text = " ".join(text.split())
+    return textwrap.fill(text, 120, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def as_toml(value: Any) -> str:

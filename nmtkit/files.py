@@ -210,12 +210,12 @@ def _clear(entry: Path, original: Path | None = None) -> bool:
         entry.rename(original)
         return False
     if entry.is_dir() and not entry.is_symlink():
-        return _remove_tree(entry)
+        return _remove_all(entry)
     entry.unlink(missing_ok=True)
     return True
 
 
-def _remove_tree(folder: Path) -> bool:
+def _remove_all(folder: Path) -> bool:
     """Remove a folder of a temporary name, and return whether it is gone.
 
     NFS and FUSE keep files that are in use, under hidden names; the next start removes them.
@@ -231,7 +231,7 @@ def _abandon(folder: Path, path: Path) -> None:
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
     folder.rename(abandoned)
-    _remove_tree(abandoned)
+    _remove_all(abandoned)
 
 
 def expanded(path: str) -> Path:

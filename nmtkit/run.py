@@ -67,6 +67,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.recipe_file = folder / "recipe.toml"
+        self.recipe_before = folder / "recipe.before.toml"
         self.data = folder / "data"
         self.manifest = self.data / "manifest.json"
         self.stages = folder / "prepare"  # stages of an interrupted `prepare`

@@ -403,6 +403,12 @@ class TestBases:
         folder.write(to_toml(stated), "stored.toml")
         assert loaded(new, 'base = "stored.toml"\n').cleaning.max_tokens == 99
 
+    def test_a_language_model_takes_no_source_language_from_a_stored_base(self, folder: Folder) -> None:
+        folder.write(to_toml(folder.load(f'{DATA}task = "summary"\n')), "stored.toml")
+        model = '[model]\narchitecture = "decoder"\n[training]\nvalidate_bleu = false\n'
+        texts = 'task = "language-model"\ntrain = [{ text = "a" }]\n'
+        assert folder.load(f'base = "stored.toml"\n[data]\n{texts}{model}').data.source_language == "und"
+
     def test_a_number_of_test_pairs_is_inherited_replaced_and_stored(self, folder: Folder) -> None:
         folder.write(f"{DATA}valid = 30\ntest = 20\n", "parent.toml")
         recipe = folder.load('base = "parent.toml"\n')

@@ -171,8 +171,10 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
             data = training_data(run.data / "train", recipe, tokenizer).of_epoch(0)
-            is_sampled = recipe.training.subword_sampling > 0
-            return PairLengths.of_data(data, "the prepared data" + "; sampled subwords are more" * is_sampled), sizes
+            origin = "the prepared data"
+            if recipe.training.subword_sampling:
+                origin += "; sampled subwords are more numerous"
+            return PairLengths.of_data(data, origin), sizes
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )

@@ -23,7 +23,7 @@ def command(
     ] = None,
     download_only: Annotated[bool, Option(help="Only download and verify the files of the corpora.")] = False,
     check: Annotated[
-        bool, Option(help="Only report problems of the corpora, but not those of subwords and of held-out pairs.")
+        bool, Option(help="Only read the corpora and report problems; learn no subwords and write no training data.")
     ] = False,
     processes: Annotated[int, Option(min=1, help="Processes that translate generated corpora.")] = 1,
     device: options.Device = "auto",

@@ -91,7 +91,7 @@ def command(
         sentence = _print_outputs(folder, test, task.noun) if test else ""
         direction = loaded.data.tests.get(test, loaded.data.directions[0])
         chosen = language_options(loaded.data, direction, Run(folder).tokenizer())
-        use = shlex.join(["nmtkit", task.command, str(folder), *chosen])
+        use += "".join(f" {shlex.quote(part)}" for part in chosen)
         use = f"echo {shlex.quote(sentence)} | {use}" if sentence else f"{use} --input FILE"
     else:
         use += " --prompt '...'"

@@ -115,8 +115,7 @@ def score_running_text(
 
 def _reader(path: Path) -> LineReader:
     """Return a reader of a text in any format that `local_text` reads, or of the whole lines of a ``.tsv`` file."""
-    is_table = local_format(path)[2] == "tsv"
-    return LineReader(path, errors="replace") if is_table else local_text(path).open(errors="replace")
+    return local_text(path, whole_lines=True).open(errors="replace")
 
 
 def _pairs(sources: LineReader, hypotheses: LineReader) -> Iterator[tuple[str, str]]:

@@ -27,11 +27,11 @@ from nmtkit.config.corpus_entries import (
     corpus_name,
     mixture_label,
 )
-from nmtkit.config.data_schema import ENVIRONMENT, HEADS, DataConfig, defaults_of_task
+from nmtkit.config.data_schema import ENVIRONMENT, DataConfig, defaults_of_task
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES
 from nmtkit.errors import RecipeError
-from nmtkit.files import expanded, read_toml
+from nmtkit.files import as_text, expanded, read_toml
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
                 if rival not in content:
                     target.pop(rival, None)
             target.update(content)
-    return Recipe.model_validate({"name": name, **merged})
+    return Recipe.model_validate({"name": as_text(name), **merged})
 
 
 def _forget_task(merged: dict[str, dict[str, Any]], new: Any) -> None:
@@ -168,9 +168,8 @@ def _forget_task(merged: dict[str, dict[str, Any]], new: Any) -> None:
         for key, value in defaults.items():
             if stated.get(key) == (list(value) if isinstance(value, tuple) else value):
                 del stated[key]
-    if new in [*HEADS] and old not in [*HEADS]:
-        for key in ("target_language", "share_vocab"):
-            merged.get("data", {}).pop(key, None)
+    for key in {"source_language", "target_language"} & defaults_of_task(new)["data"].keys():
+        merged.get("data", {}).pop(key, None)
 
 
 def stored_recipe(path: Path, name: str) -> Recipe:

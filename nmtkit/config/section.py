@@ -35,7 +35,7 @@ class Section(BaseModel):
         if any("\0" in entry for entry in given if isinstance(entry, str)):
             raise ValueError("holds a NUL character")
         texts = [entry for entry in given if isinstance(entry, str)]
-        if info.field_name != "name" and any(text.encode(errors="ignore").decode() != text for text in texts):
+        if any(text.encode(errors="ignore").decode() != text for text in texts):
             raise ValueError("is not valid UTF-8; choose another name")
         return value
 

@@ -203,16 +203,19 @@ def local_corpus(
     return stored_corpus(name or source.name, *([side] for side in sides))
 
 
-def local_text(path: Path) -> TextSource:
+def local_text(path: Path, *, whole_lines: bool = False) -> TextSource:
     """Return one text of the user, in any format but ``.tsv`` and ``.tmx``.
 
     Args:
         path: a file or pipe, or ``ARCHIVE:MEMBER``.
+        whole_lines: read a ``.tsv`` file as plain text.
 
     Raises:
         DataError: it is an archive without a member, or of a format with several texts.
     """
     file, member, text_format = local_format(path)
+    if whole_lines and text_format == "tsv":
+        text_format = "plain"
     if text_format in ("tsv", "tmx"):
         raise DataError(f"{path}: holds several texts; write the one that is meant to a file of its own")
     unread = CorpusFile(file, None, 0, "")  # without size and checksum, as a pipe can be read only once

@@ -52,7 +52,8 @@ class _Block(NamedTuple):
 
 def is_drawn(folder: Path, draw: Draw) -> bool:
     """Return whether a folder holds the result of exactly this sampling."""
-    return (folder / "draw.json").is_file() and read_json(folder / "draw.json") == asdict(draw)
+    path = folder / "draw.json"
+    return path.is_file() and {"max_source_tokens": None, **read_json(path, dict)} == asdict(draw)
 
 
 def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int, parent: int | None = None) -> None:

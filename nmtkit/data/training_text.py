@@ -277,12 +277,13 @@ class TrainingTextReader:
                 first = np.sort(np.concatenate([first, indices[:LINES_NAMED]]))[:LINES_NAMED]
             self._findings.add(rule, count, (first + 1).tolist())
             if self._findings.actions[rule] == "drop" and not self._check_only:
-                # The first copy that is still kept stays; an earlier one may be left out by another rule.
+                # The first copy that is still kept stays; an earlier one may be left out by another rule, also later,
+                # for its length.
                 bits = SPOOLED | LEFT_OUT | COMPARABLE | TOO_MANY_WORDS
-                still_kept = (states & bits) == (SPOOLED | COMPARABLE)
-                for indices in file.repeats(still_kept):
-                    states[indices] |= LEFT_OUT
-                    self._findings.dropped[rule] += len(indices)
+                for length in (0, TOO_MANY_WORDS):
+                    for indices in file.repeats((states & bits) == (SPOOLED | COMPARABLE | length)):
+                        states[indices] |= LEFT_OUT
+                        self._findings.dropped[rule] += len(indices)
 
     def _hold_out(self, text: TrainingText) -> dict[str, list[HeldOut]]:
         """Take distinct pairs out of training for validation and test, and all pairs that share a side with one.

@@ -137,7 +137,7 @@ def plan(recipe: Recipe, sweep: Sweep, rows: Sequence[Row], *, seeds: int, scale
     if recipe.data.has_trees:
         raise RecipeError(f"{recipe.name}: rows are compared by BLEU, which cannot be computed for trees")
     if recipe.data.head != "none":
-        raise RecipeError(f"{recipe.name}: rows are compared by BLEU and perplexity, which the task has not")
+        raise RecipeError(f"{recipe.name}: rows are compared by BLEU and perplexity, which the task does not have")
     for row in rows:
         if "seed" in row.training:
             raise RecipeError(f"row {row.name}: rows cannot set training.seed; use --seeds")

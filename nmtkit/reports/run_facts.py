@@ -201,7 +201,7 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
     if run.task.command != "translate":
         return None
     files, data = Run(run.folder), Run(run.folder).recipe().data
-    only = None if data.has_directions else data.directions[0][1]
+    only = data.target_languages[0] if len(data.target_languages) == 1 else None
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:
             if sample["source"].strip() and sample["hypothesis"].strip():

@@ -1,6 +1,7 @@
 """The command line: help, exit codes, one line for a mistake, and nothing but results on stdout."""
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -379,6 +380,11 @@ class TestTrain:
         monkeypatch.setattr("nmtkit.cli.train.train_or_stop", lambda recipe, *_, **__: found.append(recipe))
         assert run_command("train", project.recipe, "--init", project.folder / name).code == 0
         assert [recipe.training.init for recipe in found] == [project.folder / name]
+
+    def test_a_recipe_of_any_name_is_read(self, tmp_path: Path) -> None:
+        path = tmp_path / os.fsdecode(b"a\xff.toml")
+        path.write_text('base = "quickstart"\n')
+        assert load_recipe(str(path)).name == "a\\udcff"
 
     @pytest.mark.parametrize(
         ("command", "key"),

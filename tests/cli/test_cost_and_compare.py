@@ -91,7 +91,7 @@ def test_prepared_data_make_the_prediction_exact(
     assert read_json(file) == by_recipe
     sampling = ("--set", "training.subword_sampling=0.1")
     out = run_command("cost", tiny_project.recipe, "--run-dir", run, *options, *sampling).out
-    assert "Lengths of the pairs: the prepared data; sampled subwords are more" in out
+    assert "Lengths of the pairs: the prepared data; sampled subwords are more numerous" in out
     other = ("--set", "data.vocab_size=80")
     code, out, err = run_command("cost", tiny_project.recipe, "--run-dir", run, *options, *other)
     assert code == 0

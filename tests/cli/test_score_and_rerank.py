@@ -204,8 +204,9 @@ class TestScore:
         (tmp_path / "source.sgm").write_text(f"<doc>\n{segments}</doc>\n")
         with zipfile.ZipFile(tmp_path / "texts.zip", "w") as archive:
             archive.write(tmp_path / "hypothesis", "in/it.de")
+            archive.write(tmp_path / "hypothesis", "in/it.tsv")
         (tmp_path / "lines.tsv").write_bytes((tmp_path / "hypothesis").read_bytes())
-        for hypothesis in ("texts.zip:in/it.de", "lines.tsv"):
+        for hypothesis in ("texts.zip:in/it.de", "texts.zip:in/it.tsv", "lines.tsv"):
             files = ["--source", tmp_path / "source.sgm", "--hypothesis", tmp_path / hypothesis]
             assert nmtkit(*arguments[:3], *files) == Outcome(0, expected, "")
         outcome = nmtkit(*arguments[:-1], tmp_path / "texts.zip")

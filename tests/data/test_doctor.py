@@ -237,6 +237,9 @@ class TestRules:
         corpus.write("train", encoded([*CLEAN, ("x", "lang " * 9), ("x", "ja"), ("y", "so&#10;" * 9), ("y", "nein")]))
         corpus.prepare(*both, "cleaning.max_tokens=8", "cleaning.html_entity=fix")
         assert corpus.lines() == [*range(1, 41), 42, 44]
+        corpus.write("train", encoded([*CLEAN, *[("x", "lang " * 9)] * 5]))
+        report = corpus.prepare("cleaning.duplicate_pair=drop", "cleaning.max_tokens=8")
+        assert report["left_out"] == {"duplicate_pair": 4, "too_long": 1}
 
     def test_tokens_too_many_are_counted_once_whether_words_are_or_not(self, corpus: Corpus) -> None:
         pairs = [*CLEAN, ("one two three four five six", "eins zwei"), ("a a", "abcdefghijklmnopqrstuvw" * 3)]

@@ -208,7 +208,7 @@ def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["treebank-parsing", "trec"])
 def test_a_recipe_of_trees_or_labels_is_refused(name: str) -> None:
-    with pytest.raises(RecipeError, match=f"{name}: rows are compared by BLEU.* (trees|task has not)"):
+    with pytest.raises(RecipeError, match=f"{name}: rows are compared by BLEU.* (trees|does not have)"):
         table3(name, scale=True)
 
 

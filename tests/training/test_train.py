@@ -530,7 +530,9 @@ class TestData:
             prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), run, workers=1)
         with pytest.raises(NmtkitError, match="run `nmtkit prepare` with this recipe first"):
             tiny.train(run, "training.max_steps=1")
+        assert Run(run).recipe_before.read_bytes() == (tiny.prepared / "recipe.toml").read_bytes()
         assert prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
+        assert not Run(run).recipe_before.exists()
         assert tiny.train(run, "training.max_steps=1").step == 1
 
 
