@@ -48,7 +48,7 @@ class CompiledDecoder(StepDecoder):
     def __init__(self, model: Transformer, dtype: torch.dtype | None = None) -> None:
         super().__init__(model, dtype)
         assert model.config.norm == "post"
-        torch._dynamo.config.recompile_limit = MAX_VARIANTS
+        torch._dynamo.config.cache_size_limit = MAX_VARIANTS
         torch._dynamo.config.specialize_int = True  # only sizes that come with a batch are to be symbols
         for weight in _tensors_in(self.layers):
             torch._dynamo.mark_static(weight)

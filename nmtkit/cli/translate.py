@@ -249,23 +249,29 @@ def translate_to_file(
     from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.file_translation import translate_file
+    from nmtkit.files import sha256_of
     from nmtkit.run import set_translated_as
+
+    translated = set_translated_as(output)
+    source_sha256 = sha256_of(input_) if translated else ""
+
+    def record() -> None:
+        if translated is not None:  # so that `score` can compare it with the recipe
+            run, test_set = translated
+            settings, sums = job.description(), list(job.engine.model_sha256)
+            decoding = settings.pop("decoding")
+            made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": settings}
+            run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **made_from})
 
     is_first = workers is None or workers.rank == 0
     try:
-        reader, source_sha256 = translate_file(job, input_, output, status=status, strict=strict, workers=workers)
+        reader = translate_file(job, input_, output, status=status, strict=strict, workers=workers, record=record)
     except SystemExit:  # by a signal
         if is_first:
             console.log.info("stopped; %s", options.resume_advice())
         raise
     if is_first:
         warn_of_invalid_lines(reader)
-        if (translated := set_translated_as(output)) is not None:  # so that `score` can compare it with the recipe
-            run, test_set = translated
-            settings, sums = job.description(), list(job.engine.model_sha256)
-            decoding = settings.pop("decoding")
-            made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": settings}
-            run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **made_from})
 
 
 def translate_stream(

@@ -364,8 +364,8 @@ class Engine(ABC):
         chosen, rounds = dict(enumerate(segments)), 2 if any(segment.wanted for segment in segments) else 1
         for number in range(rounds):
             if number == 1:
-                again = (index for index in chosen if translated[index][0].missing)
-                changed = ((index, self._constrained(segments[index], translated[index], request)) for index in again)
+                again = ((index, translated[index][0]) for index in chosen if translated[index][0].missing)
+                changed = ((index, self._constrained(segments[index], best, request)) for index, best in again)
                 chosen = {index: segment for index, segment in changed if segment != segments[index]}
                 if not chosen:
                     advance(1.0)
@@ -389,15 +389,13 @@ class Engine(ABC):
         texts = tuple(" | ".join(entry.texts) for entry in missing)
         return dataclasses.replace(translation, missing=texts, is_unsatisfied=True)
 
-    def _constrained(
-        self, segment: Segment, translations: Sequence[Translation], request: TranslationRequest
-    ) -> Segment:
-        """Return a segment with constraints for what its translations lack.
+    def _constrained(self, segment: Segment, best: Translation, request: TranslationRequest) -> Segment:
+        """Return a segment with constraints for what its best translation lacks.
 
-        Where the best translation has a wrong copy of a span, its text up to there is a prefix, with the right span.
-        Everything else is a required phrase.
+        Where that has a wrong copy of a span, its text up to there is a prefix, with the right span. Everything else is
+        a required phrase.
         """
-        best, prefix = translations[0], segment.prefix
+        prefix = segment.prefix
         missing = missing_in(best.text, best.pieces, segment.wanted, request.keep, self.tokenizer)
         beginning, left = mended(best.text, segment.wanted, missing, request.keep)
         forbidden = self.target_ids(request.forbidden, "forbidden phrase")
@@ -536,8 +534,9 @@ class Engine(ABC):
                 cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
                 of_parts = [sentence] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
                 wanted = [self._wanted(part, request, forbidden) for part in of_parts]
-                if len(cut) > 1:  # what a cut goes through belongs to the first part
+                if len(cut) > 1:  # what a cut goes through belongs to the first part, as a whole
                     whole = self._wanted(self.tokenizer.decode(ids[:begin], "source"), request, forbidden)
+                    wanted = [tuple(entry for entry in of_part if entry in whole) for of_part in wanted]
                     wanted[0] += tuple(entry for entry in whole if not any(entry in of_part for of_part in wanted))
                 parts += [(part, of_part, len(ids) > begin) for part, of_part in zip(cut, wanted, strict=True)]
             for number, (part, of_part, is_cut) in enumerate(parts):

@@ -466,7 +466,7 @@ def translate_file(
     workers: "Workers | None" = None,
     title: str | None = None,
     record: Callable[[], None] = lambda: None,
-) -> tuple[LineReader, str]:
+) -> LineReader:
     """Translate a file, possibly together with other processes; windows that are already finished are kept.
 
     Args:
@@ -477,15 +477,14 @@ def translate_file(
         record: called by the first process when the output is written, before the finished windows are removed.
 
     Returns:
-        The reader of the source, with its invalid lines, and the sha256 sum of the source.
+        The reader of the source, with its invalid lines.
     """
     job.check()
     total = sum(1 for _ in job.checked(LineReader(source, errors="strict" if strict else "replace")))
     job.check_lines(total)
     reader = LineReader(source, errors="replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
-    source_sha256 = sha256_of(source)
-    made_of = {"models": list(job.engine.weights_sha256), "input": source_sha256, **job.description()}
+    made_of = {"models": list(job.engine.weights_sha256), "input": sha256_of(source), **job.description()}
     parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes))
     with ExitStack() as stack:
         finished = 0
@@ -514,4 +513,4 @@ def translate_file(
             job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])], record)
             job.report_cut()
-    return reader, source_sha256
+    return reader

@@ -59,6 +59,8 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
     ]
     options, data = known.get("options") or {}, recipe.data.of_test(name)
     given = {**options, **(options.get("asked") or {})}
+    if recipe.data.has_source_tags and not given.get("source_language"):  # the model has taken its default
+        given["source_language"] = run.tokenizer().languages[0]
     for side, direction, expected in (("source", "from", data.source_language), ("target", "to", data.target_language)):
         language = known.get(f"{side}_language") or given.get(f"{side}_language") or expected
         if language != expected:

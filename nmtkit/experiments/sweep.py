@@ -35,19 +35,12 @@ from nmtkit.distributed.workers import Workers, choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun
-from nmtkit.files import (
-    link_or_copy,
-    measured,
-    read_json,
-    sha256_of,
-    write_atomically,
-    write_folder_atomically,
-    write_json,
-)
+from nmtkit.files import link_or_copy, measured, read_json, write_atomically, write_folder_atomically, write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
-from nmtkit.run import Run, find_model
+from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
+from nmtkit.training.resume import initial_sha256
 from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
 
@@ -103,24 +96,10 @@ def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str
     with suppress(DataError, KeyError, TypeError):
         written = read_json(Run(folder / run.name).row_result, {"result": RESULT})
         is_same = written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint
-        if is_same and _initial_sum(run.recipe) in (None, written["result"].get("init_sha256")):
+        known = (None, written["result"].get("init_sha256"))
+        if is_same and initial_sha256(run.recipe, missing_ok=True) in known:
             return dict(written["result"])
     return None
-
-
-def _initial_sum(recipe: Recipe) -> str | None:
-    """Return the checksum of the weights of training.init; None if it names none, or the model is gone."""
-    with suppress(DataError, ModelError):
-        if recipe.training.init is not None:
-            weights = find_model(recipe.training.init) / "model.safetensors"
-            return _sum_of(weights, weights.stat().st_mtime_ns)
-    return None
-
-
-@functools.lru_cache
-def _sum_of(weights: Path, modified: int) -> str:
-    """Return a checksum, computed once for all rows."""
-    return sha256_of(weights)
 
 
 def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threads: int | None) -> dict[str, Any] | int:

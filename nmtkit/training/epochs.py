@@ -84,7 +84,7 @@ class SampledEpochs:
         if is_finished and self._workers.is_main and self._run.sampled.is_dir():
             for folder in self._run.sampled.glob("epoch-*"):
                 remove_folder(folder)
-            if not self._run.sampled.is_symlink():  # a link leads to another disk, also of a longer training
+            if not self._run.sampled.is_symlink():  # a link stays, for a longer training
                 remove_folder(self._run.sampled)
 
     def _begin(self, epoch: int) -> None:

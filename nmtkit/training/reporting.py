@@ -250,7 +250,7 @@ class Reporter:
         rate = progress.flops / seconds
         log.info(
             "%s, %s, %s: %s %s, %s per second, %.3g FLOPs, %sFLOP/s, MFU %.1f %% "
-            "(validation and all saving but the last included)",
+            "(validation and saving included, except the last save of each session)",
             counted(progress.step, "update"), counted(progress.epoch, "whole epoch"), duration(progress.seconds),
             f"{progress.target_tokens:,}", self._task.unit, f"{progress.target_tokens / seconds:,.0f}", progress.flops,
             amount(rate), 100 * rate / self._matmul_rate,

@@ -9,6 +9,7 @@ verify_resume        repeats the updates between the last two resume states and 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,10 @@ def lengths_seen(
     own, path = read_lengths(manifest.get("training_lengths")), recipe.training.init
     if own is not None and not task_of(recipe.data).has_source:
         return own.model_copy(update={"longest_source": recipe.data.sequence_length})
-    before = None
-    if path is not None and (saved is None or initial_sha256(recipe, missing_ok=True)):
-        folder = find_model(path)
+    folder = before = None
+    with suppress(*((DataError, ModelError) if saved else ())):
+        folder = find_model(path) if path is not None else None
+    if folder is not None:
         description = read_description(folder)
         has_source = task_of(Tokenizer.load(folder / "tokenizer")).has_source
         if has_source and ModelConfig.model_validate(description["model"]).is_joined == recipe.model.is_joined:
@@ -129,11 +131,18 @@ def initial_sha256(recipe: Recipe, *, missing_ok: bool = False) -> str | None:
     """
     path = recipe.training.init
     try:
-        return sha256_of(find_model(path) / "model.safetensors") if path is not None else None
+        weights = find_model(path) / "model.safetensors" if path is not None else None
     except (DataError, ModelError):
         if missing_ok:
             return None
         raise
+    return _sum_of(weights, weights.stat().st_mtime_ns) if weights is not None else None
+
+
+@lru_cache
+def _sum_of(weights: Path, modified: int) -> str:
+    """Return a checksum, computed once for all rows of a sweep."""
+    return sha256_of(weights)
 
 
 # ---- a run that goes on
@@ -204,7 +213,7 @@ def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
 
     That is what a kill before the first resume state leaves.
     """
-    checkpoints = run.checkpoints()
+    checkpoints, models = run.checkpoints(), " and ".join(map(str, run.model_folders()))
     for folder in checkpoints:
         before = read_json(folder / "provenance.json", {"recipe": Recipe.model_validate, "data_fingerprint": str})
         stored = Recipe.model_validate(before["recipe"])
@@ -214,13 +223,13 @@ def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
         if changes or before["data_fingerprint"] != fingerprint or not is_same_init:
             raise NmtkitError(
                 f"{folder} belongs to a training with other settings, and there is no saved state to resume; remove "
-                f"{folder.parent} or take another --run-dir"
+                f"{models} or take another --run-dir"
             )
     if len(checkpoints) > 1 or end_checkpoints(run) or run.averaged.exists():
-        average = " and an average" if run.averaged.exists() else ""
+        found = [counted(len(checkpoints), "checkpoint")] * bool(checkpoints) + ["an average"] * run.averaged.exists()
         raise NmtkitError(
-            f"{run.folder}: there is no saved state to resume, but {counted(len(checkpoints), 'checkpoint')}{average}; "
-            f"to train from scratch, remove {' and '.join(map(str, run.model_folders()))}, or take another --run-dir"
+            f"{run.folder}: there is no saved state to resume, but {' and '.join(found)}; to train from scratch, "
+            f"remove {models}, or take another --run-dir"
         )
 
 

@@ -77,10 +77,9 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[st
     leftovers = remove_leftovers(run_dir) if workers.is_main else []
     with holding_run(recipe, run, workers) as manifest:
         if workers.is_main:
-            for folder in (run.checkpoints_folder, run.resume_folder):
-                leftovers += remove_leftovers(folder, is_ours=True)
-            # A link may lead to a folder in which other processes write.
-            leftovers += remove_leftovers(run.sampled, is_ours=not run.sampled.is_symlink())
+            for folder in (run.checkpoints_folder, run.resume_folder, run.sampled):
+                # A link may lead to a folder in which other processes write.
+                leftovers += remove_leftovers(folder, is_ours=not folder.is_symlink())
             for leftover in leftovers:
                 log.info("removed %s, which an interrupted run left incomplete", leftover)
         workers.wait()

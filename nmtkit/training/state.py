@@ -320,7 +320,10 @@ def whole_states(run: Run, count: int, *, only_good: bool = False) -> list[tuple
                 log.warning("%s; using the previous saved state", error)
     if available and not found and not only_good:
         models = " and ".join(map(str, (run.resume_folder, *run.model_folders())))
-        raise ModelError(f"{run.resume_folder}: every saved state is damaged; to train from scratch, remove {models}")
+        raise ModelError(
+            f"{run.resume_folder}: every saved state is damaged; to train from scratch, remove {models}, or take "
+            "another --run-dir"
+        )
     return found
 
 

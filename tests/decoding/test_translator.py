@@ -427,6 +427,21 @@ def test_no_sentence_ends_in_a_span_or_term_and_the_first_part_contains_one_that
     assert (MARKUP in best.text, best.missing) == (True, ())
 
 
+def test_a_part_of_a_term_that_is_cut_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = Tokenizer.learn(data_config(vocab_size=90), lambda: TEXT)
+    translator, searched = translator_of(tokenizer, beam=2), list[Segment]()
+    search = translator.search_segments
+    monkeypatch.setattr(
+        translator, "search_segments", lambda segments, *others: searched.extend(segments) or search(segments, *others)
+    )
+    glossary = Glossary([("The dog sees a cat", "Hund"), ("a cat", "Katze"), ("The dog", "Der Hund")])
+    longest = len(tokenizer.encode(["The dog sees"], "source")[0])
+    translator.translations(
+        ["The dog sees a cat"], Request(glossary=glossary, split="never", max_source_tokens=longest)
+    )
+    assert [[entry.texts for entry in segment.wanted] for segment in searched[:2]] == [[("Hund",)], []]
+
+
 @pytest.mark.parametrize(
     ("text", "spans", "expected", "left"),
     [

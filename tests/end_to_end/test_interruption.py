@@ -273,7 +273,7 @@ class TestGoingOn:
     ) -> None:
         run = tmp_path / "run"
         shutil.copytree(stopped, run)
-        shutil.rmtree(run / "resume")  # as the message about damaged saves advises
+        shutil.rmtree(run / "resume")
         try:
             project.train(run, "training.seed=2", "training.max_steps=3", "training.checkpoint_every_steps=3")
         except NmtkitError as refused:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +132,15 @@ def test_another_direction_is_told(run: Path, asked: dict[str, str], told: str |
     for record in (asked, {"options": {"asked": asked}}):
         note(run, **record)
         assert found(run) == ([told] if told else [])
+
+
+def test_without_a_source_language_it_is_the_default_of_an_imported_model(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataConfig, "has_source_tags", property(lambda self: True))
+    monkeypatch.setattr(Run, "tokenizer", lambda self: SimpleNamespace(languages=("fr", "de")))
+    note(run, options={"asked": {"target_language": "de"}})
+    assert found(run) == ["translated from fr, but the source of the test set is in en"]
 
 
 def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) -> None:

@@ -63,7 +63,7 @@ def test_compile_is_heeded(data: PairData, compiled_calls: list[str]) -> None:
     assert compiled_calls == []
     weights_after(data, 1, compile=True)
     assert compiled_calls[:3] == ["SelfAttentionLayer", "SelfAttentionLayer", "DecoderLayer"]
-    assert torch._dynamo.config.recompile_limit == MAX_VARIANTS
+    assert torch._dynamo.config.cache_size_limit == MAX_VARIANTS
 
 
 def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls: list[str]) -> None:

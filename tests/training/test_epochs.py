@@ -63,9 +63,10 @@ def test_drawn_may_be_a_link_to_another_disk(tiny: TinyProject, tmp_path: Path) 
     assert [path.name for path in (run / "drawn").iterdir()] == ["other"]
 
 
-def test_in_a_linked_folder_what_other_processes_write_stays(tiny: TinyProject, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["drawn", "resume", "checkpoints"])
+def test_in_a_linked_folder_what_other_processes_write_stays(tiny: TinyProject, tmp_path: Path, name: str) -> None:
     run = tiny.copy(tmp_path / "run")
-    (run / "drawn").symlink_to(tmp_path)
+    (run / name).symlink_to(tmp_path)
     other = tmp_path / f".out.de{TEMPORARY_MARK}{platform.node()}-{os.getppid()}"
     other.touch()
     tiny.train(run, SAMPLING, "training.max_steps=1")
