@@ -51,7 +51,7 @@ from nmtkit.evaluation.provenance import doubts
 from nmtkit.export.export import export as export_model
 from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
 from nmtkit.model_folder import load_model
-from nmtkit.run import Run, find_model
+from nmtkit.run import Run, chosen_languages, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.session import train
@@ -172,13 +172,13 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
     translator: Engine | None = None
     for name in Run(run_dir).test_sets():
         source, output = Run(run_dir).test_text(name).source, Run(run_dir).translation(name)
-        source_language, target_language = recipe.data.tests.get(name, recipe.data.directions[0])
+        direction = recipe.data.tests.get(name, recipe.data.directions[0])
         made_from = {
             "model_sha256": sha256_of(model / "model.safetensors"),
             "source_sha256": sha256_of(source),
             "decoding": recipe.decoding.model_dump(mode="json"),
-            **({"target_language": target_language} if recipe.data.target_tags else {}),
-            **({"source_language": source_language} if recipe.data.has_source_tags else {}),
+            **({"target_language": direction[1]} if recipe.data.target_tags else {}),
+            **({"source_language": direction[0]} if recipe.data.has_source_tags else {}),
         }
         if Run(run_dir).is_translated(name, made_from):
             log.info("%s is up to date", output)
@@ -187,13 +187,9 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             translator = (Classifier if task_of(recipe.data).has_labels else Translator).load([model], device)
             translator.decoding = recipe.decoding
         remove_pipe(output)
-        several = len(translator.tokenizer.target_languages) > 1  # also where a model of many languages is fine-tuned
+        source_language, target_language = chosen_languages(recipe.data, direction, translator.tokenizer)
         # As in validation, and as others translate test sets: a line is one source, whatever is in it.
-        request = TranslationRequest(
-            source_language=source_language if recipe.data.has_source_tags else None,
-            target_language=target_language if several else None,
-            split="never",
-        )
+        request = TranslationRequest(source_language=source_language, target_language=target_language, split="never")
         job = TranslationJob(translator, request)
         title = f"{translator.task.activity} {name}"
         record = partial(Run(run_dir).record_translation, name, made_from)

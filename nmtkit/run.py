@@ -296,10 +296,19 @@ def _unwritable(path: Path, reason: str) -> NmtkitError:
     )
 
 
+def chosen_languages(
+    data: DataConfig, direction: tuple[str, str], tokenizer: Tokenizer
+) -> tuple[str | None, str | None]:
+    """Return the source and the target language that a request states for a direction of a recipe's model; None where
+    the model has no choice."""
+    has_targets = len(tokenizer.target_languages) > 1  # also where a model of many languages is fine-tuned
+    return direction[0] if data.has_source_tags else None, direction[1] if has_targets else None
+
+
 def language_options(data: DataConfig, direction: tuple[str, str], tokenizer: Tokenizer) -> list[str]:
     """Return the options of `nmtkit translate` that choose a direction of a recipe's model, if it has several."""
-    options = ["--from", direction[0]] if data.has_source_tags else []
-    return [*options, "--to", direction[1]] if len(tokenizer.target_languages) > 1 else options
+    stated = zip(("--from", "--to"), chosen_languages(data, direction, tokenizer), strict=True)
+    return [part for option, code in stated if code for part in (option, code)]
 
 
 def set_translated_as(output: Path) -> tuple[Run, str] | None:

@@ -4,6 +4,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from nmtkit.files import as_text
+
 LANGUAGE_CODE = r"^[a-z]{2,3}(_[A-Za-z]+)?$"
 ONE_WORD = r"^\S*$"
 FILE_NAME = r"^[^/\\.][^/\\]*$"
@@ -32,10 +34,10 @@ class Section(BaseModel):
         given = value if isinstance(value, (list, tuple)) else [value]
         if is_number and any(isinstance(entry, bool) for entry in given):
             raise ValueError("must be a number, not true or false")
-        if any("\0" in entry for entry in given if isinstance(entry, str)):
-            raise ValueError("holds a NUL character")
         texts = [entry for entry in given if isinstance(entry, str)]
-        if any(text.encode(errors="ignore").decode() != text for text in texts):
+        if any("\0" in text for text in texts):
+            raise ValueError("holds a NUL character")
+        if any(as_text(text) != text for text in texts):
             raise ValueError("is not valid UTF-8; choose another name")
         return value
 

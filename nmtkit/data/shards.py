@@ -32,8 +32,8 @@ _MANIFEST = {
     "corpora": [{"name": str, "role": str, "pairs": int, "sha256?": str,
                  "generated?": {"as": str, "model_sha256": [str], "counts": {str: int}},
                  "files": [{"path": str, "url?": str, "bytes": int, "sha256": str}]}],
-    "versions?": {str: str}, "bleu_tokenizer?": str, "training_lengths?": read_lengths,
-    "valid_directions?": [[object]],
+    "versions?": {str: str}, "settings?": {str: {str: object}}, "bleu_tokenizer?": str,
+    "training_lengths?": read_lengths, "valid_directions?": [[object]],
 }  # fmt: skip
 _COUNTS = ("tokens", "words", "unknown", "vocabulary", "entries_used", "entries_frequent", "most_frequent_half")
 _SUBWORDS = {

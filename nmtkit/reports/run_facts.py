@@ -96,7 +96,7 @@ class RunFacts:
 
     @property
     def unstated(self) -> str | None:
-        """What `score` needs, if the recipe does not name it: a test set, or an environment to play in."""
+        """The noun of what `score` needs and the recipe does not name: a test set, or an environment to play in."""
         key, noun = ("test", "test set") if self.task.has_text else ("environment", "environment")
         return None if self.get("recipe.toml", "data", key) else noun
 

@@ -16,7 +16,7 @@ from typing import Any
 from nmtkit.config.recipe import changes_that_matter, differences
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig, TrainingLengths, read_lengths
 from nmtkit.console import counted
-from nmtkit.data.prepare import changed_text, damaged_files
+from nmtkit.data.changes import changed_text, damaged_files
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, NmtkitError

@@ -21,7 +21,7 @@ from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import Scorer
 from nmtkit.model.transformer import Transformer
-from nmtkit.run import Run
+from nmtkit.run import Run, chosen_languages
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loss import batch_loss, own_loss
 
@@ -219,9 +219,9 @@ class Validator:
         rank, processes = self._workers.rank, self._workers.num_processes
         mine, diverged = list[str](), False
         start, stop = (len(sources) * number // processes for number in (rank, rank + 1))
-        source = direction[0] if self._recipe.data.has_source_tags else None
+        source, target = chosen_languages(self._recipe.data, direction, self._tokenizer)
         request = TranslationRequest(
-            before=sources[:start], source_language=source, target_language=direction[1], split="never"
+            before=sources[:start], source_language=source, target_language=target, split="never"
         )
         try:
             found = translator.translations(sources[start:stop], request, before_batch=vote)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from nmtkit.config.recipe import load_recipe, stored_recipe
+from nmtkit.data.changes import changed_text
 from nmtkit.data.cleaning import RULES
-from nmtkit.data.prepare import Preparation, changed_text, prepare
+from nmtkit.data.prepare import Preparation, prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError

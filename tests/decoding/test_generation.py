@@ -15,9 +15,10 @@ import torch
 from nmtkit.config.corpus_entries import Noise
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, Recipe
+from nmtkit.data.changes import changed_text
 from nmtkit.data.generated import FILLER, Generation, with_noise
 from nmtkit.data.inspection import inspect_pair
-from nmtkit.data.prepare import Preparation, changed_text, check, prepare
+from nmtkit.data.prepare import Preparation, check, prepare
 from nmtkit.data.shards import PairData, Part, read_report
 from nmtkit.decoding import file_translation
 from nmtkit.decoding.engine import Sampling, TranslationRequest

@@ -15,8 +15,9 @@ from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.corpora.trees import read_trees, split_words, words
+from nmtkit.data.changes import changed_text
 from nmtkit.data.inspection import inspect_pair
-from nmtkit.data.prepare import changed_text, prepare
+from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, Window
