@@ -35,10 +35,9 @@ def finished_stage(
         stored = read_json(folder / _FACTS, dict) if (folder / _FACTS).is_file() else {}
     except DataError:
         stored = {}
-    if stored.get("fingerprint") == fingerprint and "facts" in stored:
+    if stored.get("fingerprint") == fingerprint and {"facts", "files"} <= stored.keys():
         sums = sha256_of_files(folder)
-        del sums[_FACTS]
-        if sums == stored.get("files"):
+        if sums | stored["files"] == sums:  # other files, such as .DS_Store, are no damage
             log.info("%s is up to date", folder)
             return dict(stored["facts"])
     try:

@@ -277,6 +277,14 @@ class TestWhatIsMadeAgain:
         assert contents(project.prepare(run.name)) == alone
         assert list(dict.fromkeys(made)) == ["text", "shards"]
 
+    def test_a_file_beside_those_of_a_stage_is_no_damage(self, project: Project, made: list[str]) -> None:
+        run = Run(project.prepare("with-another-file"))
+        made.clear()
+        (run.folder / "prepare" / "text" / ".DS_Store").write_bytes(b"of a file manager")
+        (run.data / "manifest.json").unlink()
+        project.prepare("with-another-file")
+        assert list(dict.fromkeys(made)) == ["shards"]
+
 
 def test_corpora_are_read_once_and_the_spooled_text_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
