@@ -134,12 +134,12 @@ def _link_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
             raise NmtkitError(f"{run_dir} was trained with other data; use another --sweep-dir, or remove it")
         return
     run_dir.mkdir(parents=True, exist_ok=True)
+    with write_atomically(Run(run_dir).recipe_file) as file:
+        file.write(to_toml(recipe))
     if not is_linked:
         with write_folder_atomically(data) as temporary:
             for path in prepared.iterdir():
                 link_or_copy(path, temporary / path.name)
-    with write_atomically(Run(run_dir).recipe_file) as file:
-        file.write(to_toml(recipe))
 
 
 RESULT = {
