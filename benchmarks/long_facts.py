@@ -1,7 +1,7 @@
 """Trains models on the built-in corpus of long documents, and prints their nll beside the best attainable one.
 
     python benchmarks/long_facts.py --work DIR [--lengths 64 256 1024 4096] [--models T-DMCA T-ED T-D]
-        [--extractors identity tf-idf cheating] [--seeds 1 2 3] [--updates 2000] [--threads N] [--set SECTION.KEY=VALUE]
+        [--extractors identity tf-idf cheating] [--seeds 1 2 3] [--updates 1500] [--threads N] [--set SECTION.KEY=VALUE]
 
 The recipe is `long-facts`. T-DMCA and T-D are 5 layers of a decoder, T-ED 2 layers of encoder and 2 of decoder, which
 have about as many parameters. nll is that of the test set, in nats per target token with the end symbol; the last
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["T-DMCA"])
     parser.add_argument("--extractors", nargs="+", choices=("identity", "tf-idf", "cheating"), default=["identity"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--updates", type=int, default=1500)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     arguments = parser.parse_args()

@@ -1,16 +1,18 @@
 """The built-in corpus of long documents for summaries: facts at known positions, among others that look alike.
 
-    source = title, then 272 paragraphs of 14 words, with a tab before each       4,081 tokens if a tab is one
-    target = "bora.age3 TAB bora.height1 TAB ..."                                 24 facts about the title
+    source = title, then 585 paragraphs of 6 words, with a tab before each        4,096 tokens if a tab is one
+    target = "bora.age3 TAB bora.height1 TAB ..."                                 12 facts about the title
 
-The title is the name of a person. Eight paragraphs state three facts each: the name and an attribute with its value.
-All others state three such facts about one of three other people. Two of the eight paragraphs lie within the first 64
-tokens, two more within 256, 1,024 and 4,096 each (ZONES); which facts they state is random. Three in four mention the
-name once more, and 24 others mention it as often without a fact about it: so `tf-idf` finds most facts but not all at
-once. No other paragraph has two words in a row of the target, for which name and attribute count as words: so
-`cheating` finds all of them first. For a model, a fact is one token, which small models learn to look up in minutes.
-This layout is the fifth: with the four before, small models learned no facts in short trials, which used training and
-validation examples only.
+The title is the name of a person. Half of the paragraphs are about that person and state one to three facts: the name
+and an attribute with its value. All others state three such facts about another person. Three facts occur from the
+first paragraphs on, three more after 64 tokens, after 256 and after 1,024 (ZONES); as in documents of several authors,
+later paragraphs repeat facts of earlier ones. Each paragraph about the title has its name three times, within facts or
+alone: so `tf-idf` finds these paragraphs, but not those with the most facts. Paragraphs about another person have no
+two words in a row of the target, for which name and attribute count as words: so `cheating` finds the others, those
+with the most facts first. For a model, a fact is one token, which small models learn to look up in minutes.
+
+This layout is the sixth, and the first that small models learn. The others were changed after short trials, which used
+training and validation examples only; those of this one used texts with other seeds.
 
 Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 4 for each
 fact that is not among the tokens read, and 0 for everything else.
@@ -29,24 +31,18 @@ from typing import TypeVar
 SPLITS = {"train": 6_000, "valid": 100, "test": 300}
 """The number of examples of each split."""
 _SEEDS = {"train": 11, "valid": 12, "test": 13}
-_ATTRIBUTES = (
-    "age height weight room floor desk badge team car bike dog cat coat hat job pay rank club song book meal drink "
-    "sport tree"
-)
-NAMES = ("anna", "bora", "carl", "dina")
-ATTRIBUTES = tuple(_ATTRIBUTES.split())
+NAMES = ("anna", "bora")
+ATTRIBUTES = ("age", "height", "weight", "room", "desk", "team", "car", "dog", "coat", "job", "club", "song")
 """In the order of the target."""
 VALUES = tuple("1234")
 FILLERS = ("then", "and", "so", "later", "often", "maybe", "here", "now")
 """One per value of three bits."""
-ZONES = (range(4), range(5, 16), range(17, 68), range(69, 272))
-"""Paragraphs that lie within the first 64, 256, 1,024 and 4,096 tokens and not within the number before."""
-_PARAGRAPHS_PER_ZONE, _FACTS_PER_PARAGRAPH = 2, 3
-_NUM_PARAGRAPHS, _PARAGRAPH_WORDS = 272, 14
-_FURTHER_MENTION = 0.75
-"""Probability that a paragraph with facts mentions the name a fourth time."""
-_NUM_MENTIONING, _FOURTH_MENTION = 24, 0.3
-"""Paragraphs that mention the name three times without a fact about it, and the probability that they do so again."""
+ZONES = (range(9), range(9, 36), range(37, 146), range(147, 585))
+"""Paragraphs that lie within the first 64, 256, 1,024 and 4,096 tokens and not within the number before. Those that
+stand across a limit are about the other person."""
+_NUM_PARAGRAPHS, _PARAGRAPH_WORDS = 585, 6
+_NAMES_PER_PARAGRAPH = 3
+"""Mentions of a name in a paragraph, in a fact or alone."""
 
 Item = TypeVar("Item")
 
@@ -69,7 +65,7 @@ def generate(split: str) -> Iterator[FactsExample]:
     """Yield the examples of a split (a key of SPLITS): the same on every call, machine and Python version."""
     for number in range(SPLITS[split]):
         rng = _generator(split, number)
-        facts, *others = _sample_facts(rng)
+        facts, others = _sample_facts(rng)
         yield FactsExample(_name_in(facts), tuple(_sample_paragraphs(rng, facts, others)), "\t".join(facts))
 
 
@@ -106,32 +102,33 @@ def _name_in(facts: list[str]) -> str:
     return facts[0].partition(".")[0]
 
 
-def _sample_paragraphs(rng: Random, facts: list[str], others: list[list[str]]) -> Iterator[str]:
-    name = _name_in(facts)
-    positions = [position for zone in ZONES for position in _sample(rng, zone, _PARAGRAPHS_PER_ZONE)]
-    shuffled = iter(_sample(rng, facts, len(facts)))
-    facts_at = {position: list(islice(shuffled, _FACTS_PER_PARAGRAPH)) for position in positions}
-    rest = [position for position in range(_NUM_PARAGRAPHS) if position not in facts_at]
-    mentioning = set(_sample(rng, rest, _NUM_MENTIONING))
+def _sample_paragraphs(rng: Random, facts: list[str], others: list[str]) -> Iterator[str]:
+    stated_at = _sample_stated(rng, facts)
     num_words = _NUM_PARAGRAPHS * _PARAGRAPH_WORDS
     fillers = rng.getrandbits(8 * num_words).to_bytes(num_words, "big")
     for position in range(_NUM_PARAGRAPHS):
         first = position * _PARAGRAPH_WORDS
         words = [FILLERS[byte & 7] for byte in fillers[first : first + _PARAGRAPH_WORDS]]
-        if position in facts_at:
-            stated, mentions = facts_at[position], int(rng.random() < _FURTHER_MENTION)
-        else:
-            stated, mentions = _sample(rng, _pick(rng, others), _FACTS_PER_PARAGRAPH), 0
-            if position in mentioning:
-                mentions = 3 + (rng.random() < _FOURTH_MENTION)
-        free = set(range(_PARAGRAPH_WORDS))
-        for number, fact in enumerate(stated):
-            start = 1 + 4 * number + int(rng.random() * 2)
-            words[start] = fact
-            free -= {start, start + 1}  # a name after a value would be two words in a row of some target
-        for index in _sample(rng, sorted(free), mentions):
-            words[index] = name
+        stated = stated_at.get(position) or _sample(rng, others, _NAMES_PER_PARAGRAPH)
+        for index, word in zip(_sample(rng, range(_PARAGRAPH_WORDS), len(stated)), stated, strict=True):
+            words[index] = word
         yield " ".join(words)
+
+
+def _sample_stated(rng: Random, facts: list[str]) -> dict[int, list[str]]:
+    """Return the facts in each paragraph about the title, by its position; the name alone stands for missing ones."""
+    stated_at: dict[int, list[str]] = {}
+    order, name = _sample(rng, facts, len(facts)), _name_in(facts)
+    num_new = len(facts) // len(ZONES)
+    for number, zone in enumerate(ZONES):
+        earlier, new = order[: number * num_new], order[number * num_new : (number + 1) * num_new]
+        for index, position in enumerate(_sample(rng, zone, (len(zone) + 1) // 2)):
+            stated = new[index : index + 1]
+            further = [fact for fact in earlier + new if fact not in stated]
+            num_facts = 1 + int(rng.random() * _NAMES_PER_PARAGRAPH)
+            stated += _sample(rng, further, num_facts - len(stated))
+            stated_at[position] = stated + [name] * (_NAMES_PER_PARAGRAPH - len(stated))
+    return stated_at
 
 
 def _pick(rng: Random, items: Sequence[Item]) -> Item:

@@ -24,8 +24,8 @@ from nmtkit.errors import DataError
 from nmtkit.text.extraction import Example, Method, rank
 
 AttainableNll = Callable[[Iterable[tuple[str, str]], int], float]
-TOKENS = 48
-"""24 facts, 23 tabs, and the end symbol."""
+TOKENS = 24
+"""12 facts, 11 tabs, and the end symbol."""
 
 
 @pytest.fixture(scope="module")
@@ -49,33 +49,46 @@ def in_order_of(examples: list[FactsExample], method: Method) -> list[tuple[str,
 def test_the_text_is_the_same_everywhere(examples: list[FactsExample]) -> None:
     text = "".join(f"{one.source}\n{one.target}\n" for one in examples)
     assert (
-        hashlib.sha256(text.encode()).hexdigest() == "4b78d9262f38f37f18f20b169dcf7e9b6fbc006b2aa1aa2be04b4f5b3cc7d36f"
+        hashlib.sha256(text.encode()).hexdigest() == "19455d62d6fd2808ee7012bc4f8ad516355f599f788104fd15b1aa8a8f77e1b1"
     )
 
 
-def test_sources_have_4081_tokens_of_known_words(examples: list[FactsExample]) -> None:
+def test_sources_have_4096_tokens_of_known_words(examples: list[FactsExample]) -> None:
     facts = {f"{name}.{attribute}{value}" for name in NAMES for attribute in ATTRIBUTES for value in VALUES}
     words = {*NAMES, *FILLERS, *facts}
-    assert len(words) == 4 + 8 + 4 * 24 * 4
+    assert len(words) == 2 + 8 + 2 * 12 * 4
     for one in examples:
-        assert len(one.source.replace("\t", " \t ").split(" ")) == 4081
+        assert len(one.source.replace("\t", " \t ").split(" ")) == 4096
         assert set(one.source.split()) <= words
 
 
-def test_six_facts_lie_in_each_zone(examples: list[FactsExample]) -> None:
+def test_three_more_facts_are_stated_in_each_zone(examples: list[FactsExample]) -> None:
     for one in examples:
         tokens = one.source.replace("\t", " \t ").split(" ")
         facts = set(one.target.split("\t"))
-        ends = [index + 1 for index, word in enumerate(tokens) if word in facts]
-        assert [sum(end <= length for end in ends) for length in (64, 256, 1024, 4096)] == [6, 12, 18, 24]
+        assert [len(facts.intersection(tokens[:length])) for length in (1, 64, 256, 1024, 4096)] == [0, 3, 6, 9, 12]
 
 
-def test_no_other_paragraph_has_two_words_in_a_row_of_the_target(examples: list[FactsExample]) -> None:
+def test_facts_about_the_title_are_as_frequent_everywhere(examples: list[FactsExample]) -> None:
     for one in examples:
-        facts, bigrams = one.target.split("\t"), set(pairwise(one.target.replace(".", " ").split()))
-        sharing = [text for text in one.paragraphs if bigrams & set(pairwise(text.replace(".", " ").split()))]
-        assert len(sharing) == 8
-        assert all(any(fact in text for fact in facts) for text in sharing)
+        is_about = [one.title in text for text in one.paragraphs]
+        assert [sum(is_about[first:end]) for first, end in ((0, 9), (9, 36), (37, 146), (147, 585))] == [5, 14, 55, 219]
+        assert not is_about[36]
+        assert not is_about[146]
+    counts = [text.count(f"{one.title}.") for one in examples for text in one.paragraphs if one.title in text]
+    assert set(counts) == {1, 2, 3}
+    assert all(abs(counts.count(count) / len(counts) - 1 / 3) < 0.02 for count in (1, 2, 3))
+
+
+def test_paragraphs_about_the_title_have_its_name_three_times_and_all_others_share_no_bigram(
+    examples: list[FactsExample],
+) -> None:
+    for one in examples:
+        bigrams = set(pairwise(one.target.replace(".", " ").split()))
+        for text in one.paragraphs:
+            words = text.replace(".", " ").split()
+            assert words.count(one.title) == (3 if one.title in words else 0)
+            assert bool(bigrams & set(pairwise(words))) == (one.title in words)
 
 
 def test_values_are_evenly_distributed() -> None:
@@ -88,7 +101,7 @@ def test_the_attainable_nll_is_that_of_the_facts_not_seen(
     examples: list[FactsExample], attainable_nll: AttainableNll
 ) -> None:
     pairs = in_order_of(examples, "identity")
-    for length, unseen in ((1, 24), (64, 18), (256, 12), (1024, 6), (4096, 0)):
+    for length, unseen in ((1, 12), (64, 9), (256, 6), (1024, 3), (4096, 0)):
         assert attainable_nll(pairs, length) == pytest.approx(unseen * math.log(4) / TOKENS)
     pair = [("anna\tso anna.age1 so\twell", "anna.age1")]
     assert [attainable_nll(pair, length) > 0 for length in (3, 4, 9)] == [True, False, False]
