@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from nmtkit.cli.options import MANY, complete_options
 from nmtkit.console import visible
-from nmtkit.distributed.interpreter import stop_signals
+from nmtkit.distributed.interpreter import collect_rarely, stop_signals
 from nmtkit.errors import NmtkitError, PeerLostError
 
 COMMANDS = {
@@ -171,6 +171,7 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 129, 130 or 143 after a signal."""
+    collect_rarely()
     _open_closed_streams()
     try:
         import fcntl  # noqa: F401

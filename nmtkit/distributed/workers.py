@@ -24,6 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from nmtkit.console import counted, environment_number, log
 from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_primitive_cache, set_threads
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
+from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import NmtkitError, PeerLostError
 
 PEER_LOST = 75
@@ -135,6 +136,7 @@ class Workers:
         Raises:
             NmtkitError: the device is not available, or other processes do not join.
         """
+        collect_as_usual()
         chosen = choose_device(device)
         rank, num_processes, heartbeat = 0, 1, None
         processes_here = environment_number("LOCAL_WORLD_SIZE", 1)

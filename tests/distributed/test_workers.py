@@ -86,3 +86,23 @@ def test_training_keeps_the_code_of_few_products_unless_the_user_asks_for_more(
     if len(made) < 150:
         pytest.skip("this torch gives such products to another library than oneDNN")
     assert made[-2:] == [first_again, "cache_hit"]
+
+
+def test_a_command_collects_garbage_as_usual_once_its_imports_are_over() -> None:
+    program = (
+        "import gc\n"
+        "usual = gc.get_threshold()\n"
+        "from nmtkit.distributed.interpreter import collect_as_usual, collect_rarely\n"
+        "collect_as_usual()\n"
+        "assert gc.get_freeze_count() == 0\n"
+        "collect_rarely()\n"
+        "assert gc.get_threshold() != usual\n"
+        "from nmtkit.distributed.workers import Workers\n"
+        "assert gc.get_count()[0] > 50_000\n"
+        "Workers.start('cpu')\n"
+        "assert gc.get_threshold() == usual\n"
+        "assert gc.get_freeze_count() > 50_000\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0
