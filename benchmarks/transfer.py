@@ -43,6 +43,7 @@ DECODING = """
 [decoding]
 average_last = 1
 beam = 1
+finished = "within"
 """
 SET = "test2016"
 

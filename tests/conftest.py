@@ -1,6 +1,7 @@
 """A prepared run so small that a whole training takes a fraction of a second."""
 
 import errno
+import gc
 import io
 import logging
 import os
@@ -151,14 +152,16 @@ def is_mapped(number: int) -> bool:
 
 @contextmanager
 def process_restored() -> Iterator[None]:
-    """For commands run in this process: put its signal handlers, log handlers and threads back afterwards."""
+    """For commands run in this process: put signal handlers, log handlers, threads and garbage collection back."""
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     logger = logging.getLogger("nmtkit")
     state = (logger.handlers, logger.propagate, logger.level)
-    threads = torch.get_num_threads()
+    threads, thresholds = torch.get_num_threads(), gc.get_threshold()
     try:
         yield
     finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         logger.handlers, logger.propagate = state[0], state[1]

@@ -8,11 +8,11 @@ and an attribute with its value. All others state three such facts about another
 first paragraphs on, three more after 64 tokens, after 256 and after 1,024 (ZONES); as in documents of several authors,
 later paragraphs repeat facts of earlier ones. Each paragraph about the title has its name three times, within facts or
 alone: so `tf-idf` finds these paragraphs, but not those with the most facts. Paragraphs about another person have no
-two words in a row of the target, for which name and attribute count as words: so `cheating` finds the others, those
-with the most facts first. For a model, a fact is one token, which small models learn to look up in minutes.
+two words in a row of the target, for which name and attribute count as words: so `cheating` finds the others, roughly
+those with the most facts first. For a model, a fact is one token, which small models learn to look up in minutes.
 
-This layout is the sixth, and the first that small models learn. The others were changed after short trials, which used
-training and validation examples only; those of this one used texts with other seeds.
+This layout is the sixth: with the five before, small models did not learn to look up facts in short trials, which used
+training and validation examples only. The trials of this one used texts with other seeds (docs/results/summaries).
 
 Every value is as probable as every other, whatever else is known. So the best possible nll of a target is ln 4 for each
 fact that is not among the tokens read, and 0 for everything else.

@@ -51,6 +51,7 @@ from nmtkit.data.training_text import (
     explain_line_counts,
     open_sides,
 )
+from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     read_json,
@@ -138,6 +139,7 @@ def prepare(
     Raises:
         NmtkitError: a corpus cannot be read or used, or the run has been trained with other data already.
     """
+    collect_as_usual()  # of all that follows
     task = task_of(recipe.data)  # an unknown task is an error before anything is downloaded
     run = Run(run_dir)
     for folder in (run_dir, run.stages):

@@ -35,11 +35,13 @@ def finished_stage(
         stored = read_json(folder / _FACTS, dict) if (folder / _FACTS).is_file() else {}
     except DataError:
         stored = {}
-    if stored.get("fingerprint") == fingerprint and {"facts", "files"} <= stored.keys():
-        sums = sha256_of_files(folder)
-        if sums | stored["files"] == sums:  # other files, such as .DS_Store, are no damage
-            log.info("%s is up to date", folder)
-            return dict(stored["facts"])
+    files = stored.get("files")
+    if (
+        (stored.get("fingerprint") == fingerprint and "facts" in stored and isinstance(files, dict))
+        and files.items() <= sha256_of_files(folder).items()  # other files, such as .DS_Store, are no damage
+    ):  # fmt: skip
+        log.info("%s is up to date", folder)
+        return dict(stored["facts"])
     try:
         with write_folder_atomically(folder) as temporary:
             facts, sums = make(temporary)

@@ -17,6 +17,7 @@ from nmtkit.console import log
 from nmtkit.data.processes import default_workers
 from nmtkit.decoding.engine import Batching, Engine, Segment, Translation, TranslationRequest
 from nmtkit.decoding.lengths import length_penalty, longest_translation
+from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import positive, read_json, sha256_of
 from nmtkit.model_folder import read_description, read_provenance
@@ -189,6 +190,7 @@ class CTranslate2Translator(Engine):
             )
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"{export.folder}: CTranslate2 cannot use it ({' '.join(str(error).split())})") from None
+        collect_as_usual()
         return cls(export, translator, tokenizer, export.decoding(overrides or {}))
 
     @property

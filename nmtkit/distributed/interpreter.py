@@ -22,7 +22,10 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """End `collect_rarely`, and leave out of all collections what there is now; without it, do nothing."""
+    """End `collect_rarely`, and leave out of all collections what there is now; without it, do nothing.
+
+    Called where long work begins: in `prepare`, and where torch or CTranslate2 has been set up.
+    """
     if gc.get_threshold() == _RARELY:
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)

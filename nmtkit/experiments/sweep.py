@@ -134,6 +134,7 @@ def _link_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
             raise NmtkitError(f"{run_dir} was trained with other data; use another --sweep-dir, or remove it")
         return
     run_dir.mkdir(parents=True, exist_ok=True)
+    # The recipe first: data without one could not be used by the other commands after a kill.
     with write_atomically(Run(run_dir).recipe_file) as file:
         file.write(to_toml(recipe))
     if not is_linked:

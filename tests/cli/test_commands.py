@@ -1,5 +1,6 @@
 """The command line: help, exit codes, one line for a mistake, and nothing but results on stdout."""
 
+import gc
 import json
 import os
 import random
@@ -101,6 +102,15 @@ class TestHelp:
 
     def test_the_version_is_that_of_the_package(self, run_command: RunCommand) -> None:
         assert run_command("--version") == Outcome(0, f"nmtkit {nmtkit_version()}\n", "")
+
+    def test_garbage_is_hardly_collected_until_a_command_has_its_modules(
+        self, run_command: RunCommand, project: Project
+    ) -> None:
+        usual = gc.get_threshold()
+        assert run_command("--version").code == 0
+        assert gc.get_threshold()[0] > 100 * usual[0]
+        assert run_command("prepare", project.recipe, "--run-dir", project.run).code == 0
+        assert gc.get_threshold() == usual
 
     def test_help_loads_no_heavy_library(self) -> None:
         # Typer itself may take pydantic to read the arguments of a command.

@@ -256,7 +256,7 @@ class TestWhatIsMadeAgain:
         different = {name for name, content in alone.items() if found[name] != content}
         assert different == {"data/manifest.json", "data/train/shards.json", "recipe.toml"}
 
-    @pytest.mark.parametrize("damage", ["changed", "missing", "no JSON", "no table", "no facts"])
+    @pytest.mark.parametrize("damage", ["changed", "missing", "no JSON", "no table", "no facts", "no files"])
     def test_a_damaged_stage_is_made_again(
         self, project: Project, made: list[str], alone: dict[str, bytes], damage: str
     ) -> None:
@@ -271,6 +271,8 @@ class TestWhatIsMadeAgain:
         elif damage == "no facts":
             fingerprint = read_json(stage / "stage.json")["fingerprint"]
             write_json(stage / "stage.json", {"fingerprint": fingerprint})
+        elif damage == "no files":
+            write_json(stage / "stage.json", {**read_json(stage / "stage.json"), "files": []})
         else:
             (stage / "stage.json").write_text("{" if damage == "no JSON" else "[]")
         (run / "data" / "manifest.json").unlink()
