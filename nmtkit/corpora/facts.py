@@ -9,7 +9,7 @@ first paragraphs on, three more after 64 tokens, after 256 and after 1,024 (ZONE
 later paragraphs repeat facts of earlier ones. Each paragraph about the title has its name three times, within facts or
 alone: so `tf-idf` finds these paragraphs, but not those with the most facts. Paragraphs about another person have no
 two words in a row of the target, for which name and attribute count as words: so `cheating` finds the others, roughly
-those with the most facts first. For a model, a fact is one token, which small models learn to look up in minutes.
+those with the most facts first. For a model, a fact is one token.
 
 This layout is the sixth: with the five before, small models did not learn to look up facts in short trials, which used
 training and validation examples only. The trials of this one used texts with other seeds (docs/results/summaries).

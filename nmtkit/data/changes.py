@@ -1,4 +1,4 @@
-"""What has changed since RUN/data was prepared: texts and models that a recipe names, and the files of RUN/data."""
+"""Changes since RUN/data was prepared: in texts and models that a recipe names, and in the files of RUN/data."""
 
 from contextlib import suppress
 from itertools import zip_longest

@@ -139,7 +139,7 @@ def prepare(
     Raises:
         NmtkitError: a corpus cannot be read or used, or the run has been trained with other data already.
     """
-    collect_as_usual()  # of all that follows
+    collect_as_usual()  # long work follows, even without torch
     task = task_of(recipe.data)  # an unknown task is an error before anything is downloaded
     run = Run(run_dir)
     for folder in (run_dir, run.stages):

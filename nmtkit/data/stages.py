@@ -35,11 +35,9 @@ def finished_stage(
         stored = read_json(folder / _FACTS, dict) if (folder / _FACTS).is_file() else {}
     except DataError:
         stored = {}
-    files = stored.get("files")
-    if (
-        (stored.get("fingerprint") == fingerprint and "facts" in stored and isinstance(files, dict))
-        and files.items() <= sha256_of_files(folder).items()  # other files, such as .DS_Store, are no damage
-    ):  # fmt: skip
+    is_of_settings, files = stored.get("fingerprint") == fingerprint and "facts" in stored, stored.get("files")
+    # Other files, such as .DS_Store, are no damage.
+    if is_of_settings and isinstance(files, dict) and files.items() <= sha256_of_files(folder).items():
         log.info("%s is up to date", folder)
         return dict(stored["facts"])
     try:
