@@ -1,10 +1,11 @@
 """Trains nmtkit's recipe `shakespeare` and transformers' GPT2LMHeadModel in the same setting, in turn, and scores both.
 
-    python benchmarks/language_model.py --mirror DIR --work DIR [--rounds 2] [--threads N] [--updates 2000]
+    python benchmarks/language_model.py --mirror DIR --work DIR [--rounds 2] [--threads N] [--updates 2000] [--compile]
 
 Both are 4 layers, 4 heads, 128 wide, 64 characters, 12 sequences per update, AdamW 0.9/0.99 with decay 0.1, clipping 1,
 rate 1e-3 after 100 updates and by cosine to 1e-4, no dropout, float32. GPT-2 is trained by a plain loop on random
 windows, as nanoGPT does. The loss is that of every character of the validation text but the first, in windows of 64.
+With --compile, both are trained with torch.compile as well.
 """
 
 import argparse
@@ -20,12 +21,13 @@ from pathlib import Path
 LENGTH, BATCH = 64, 12
 
 
-def nmtkit(work: Path, mirror: Path, threads: int, updates: int, number: int) -> dict[str, float]:
+def nmtkit(work: Path, mirror: Path, threads: int, updates: int, number: int, compiled: bool) -> dict[str, float]:
     """Train with nmtkit; return the loss of the validation text and the characters per second of training."""
-    run = work / f"nmtkit-{number}"
+    run = work / f"nmtkit{'-compiled' * compiled}-{number}"
     command = [Path(sys.executable).with_name("nmtkit"), "run", "shakespeare", "--run-dir", run, "--mirror", mirror]
     settings = ["training.precision=float32", f"training.max_steps={updates}", "training.validate_every_steps=100000",
-                f"training.seed={number + 1}", "training.report_every_steps=50"]  # fmt: skip
+                f"training.seed={number + 1}", "training.report_every_steps=50",
+                f"training.compile={str(compiled).lower()}"]  # fmt: skip
     for setting in settings:
         command += ["--set", setting]
     subprocess.run([*map(str, command), "--threads", str(threads), "--quiet"], check=True)
@@ -35,7 +37,7 @@ def nmtkit(work: Path, mirror: Path, threads: int, updates: int, number: int) ->
     return {"loss": scores["valid"]["nll"]["score"], "rate": statistics.median(rates)}
 
 
-def gpt2(text: str, threads: int, updates: int, number: int) -> dict[str, float]:
+def gpt2(text: str, threads: int, updates: int, number: int, compiled: bool) -> dict[str, float]:
     """Train GPT-2 by a plain loop; the same figures."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -52,6 +54,7 @@ def gpt2(text: str, threads: int, updates: int, number: int) -> dict[str, float]
     others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99))
+    trained = torch.compile(model) if compiled else model
     seconds = []
     for step in range(1, updates + 1):
         begun = time.perf_counter()
@@ -62,7 +65,7 @@ def gpt2(text: str, threads: int, updates: int, number: int) -> dict[str, float]
         starts = torch.randint(len(train) - LENGTH, (BATCH,))
         x = torch.stack([train[start : start + LENGTH] for start in starts])
         y = torch.stack([train[start + 1 : start + LENGTH + 1] for start in starts])
-        loss = torch.nn.functional.cross_entropy(model(x).logits.flatten(0, 1), y.flatten())
+        loss = torch.nn.functional.cross_entropy(trained(x).logits.flatten(0, 1), y.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -85,18 +88,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--compile", action="store_true", help="measure both with torch.compile, too")
     arguments = parser.parse_args()
     folder = "raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare"
     text = (arguments.mirror / folder / "input.txt").read_text(encoding="utf-8")
-    found: dict[str, list[dict[str, float]]] = {"nmtkit": [], "GPT2LMHeadModel": []}
+    found: dict[str, list[dict[str, float]]] = {}
     for number in range(arguments.rounds):
-        common = (arguments.threads, arguments.updates, number)
-        found["nmtkit"].append(nmtkit(arguments.work, arguments.mirror, *common))
-        found["GPT2LMHeadModel"].append(gpt2(text, *common))
-        for name, results in found.items():
-            print(f"{name}: loss {results[-1]['loss']:.4f}, {results[-1]['rate']:,.0f} characters/s", flush=True)
+        for compiled in (False, True)[: 1 + arguments.compile]:
+            common = (arguments.threads, arguments.updates, number, compiled)
+            suffix = ", compiled" * compiled
+            results = {
+                "nmtkit": nmtkit(arguments.work, arguments.mirror, *common),
+                "GPT2LMHeadModel": gpt2(text, *common),
+            }
+            for name, result in results.items():
+                found.setdefault(name + suffix, []).append(result)
+                print(f"{name}{suffix}: loss {result['loss']:.4f}, {result['rate']:,.0f} characters/s", flush=True)
     rates = {name: statistics.median(result["rate"] for result in results) for name, results in found.items()}
-    print(f"ratio of characters/s: {rates['nmtkit'] / rates['GPT2LMHeadModel']:.2f}")
+    for name, rate in rates.items():
+        print(f"{name}: {rate / rates['GPT2LMHeadModel']:.2f} times the characters/s of GPT2LMHeadModel")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Trains models on the built-in corpus of long documents, and prints their nll beside the best attainable one.
 
     python benchmarks/long_facts.py --work DIR [--lengths 64 256 1024 4096] [--models T-DMCA T-ED T-D]
-        [--extractors identity tf-idf cheating] [--seeds 1 2 3] [--updates 1500] [--threads N] [--set SECTION.KEY=VALUE]
+        [--extractors identity tf-idf cheating] [--seeds 1 2 3] [--first-updates 1000] [--updates 300] [--threads N]
+        [--set SECTION.KEY=VALUE]
 
 The recipe is `long-facts`. T-DMCA and T-D are 5 layers of a decoder, T-ED 2 layers of encoder and 2 of decoder, which
-have about as many parameters. nll is that of the test set, in nats per target token with the end symbol; the last
-checkpoints are averaged, and nothing is chosen. "attainable" is the entropy of the facts that are not among the first
-tokens, exactly. Each run has a folder in DIR; the same command continues after an
-interruption, and prints a table of all runs that it names.
+have about as many parameters. Each model is trained with 1,024 tokens of the source first, where it learns soonest to
+look up facts; the models for each length go on from there. nll is that of the test set, in nats per target token with
+the end symbol; the last checkpoints are averaged, and nothing is chosen. "attainable" is the entropy of the facts that
+are not among the first tokens, exactly. Each run has a folder in DIR; the same command continues after an interruption,
+and prints a table of all runs that it names.
 """
 
 import argparse
@@ -35,6 +37,8 @@ MODELS = {
         "model.decoder_layers=2",
     ],
 }
+FIRST_LENGTH = 1024
+CONTINUED = ["training.peak_learning_rate=0.001", "training.warmup_steps=50"]
 
 
 def attainable_nll(pairs: Iterable[tuple[str, str]], length: int) -> float:
@@ -78,13 +82,8 @@ def nmtkit(command: str, *arguments: str | Path, threads: int | None = None) -> 
     subprocess.run([*called, *options], check=True, stdout=subprocess.DEVNULL)
 
 
-def train(run: Path, prepared: Path, settings: list[str], threads: int) -> dict[str, float]:
-    """Train and score a model; return its nll, the attainable one, and seconds per update."""
-    from nmtkit.decoding.forced import ForcedDecoder
-
-    result = run / "long_facts.json"
-    if result.is_file():
-        return dict(json.loads(result.read_text(encoding="utf-8")))
+def train(run: Path, prepared: Path, settings: list[str], threads: int) -> None:
+    """Train a model and average its last checkpoints, unless that is done."""
     stated = [part for setting in settings for part in ("--set", setting)]
     if not (prepared / "data" / "manifest.json").is_file():
         nmtkit("prepare", "long-facts", "--run-dir", prepared, *stated)
@@ -93,8 +92,18 @@ def train(run: Path, prepared: Path, settings: list[str], threads: int) -> dict[
         shutil.rmtree(run / "data", ignore_errors=True)
         shutil.copytree(prepared / "data", run / "data")
         nmtkit("prepare", "long-facts", "--run-dir", run, *stated)
-    nmtkit("train", "long-facts", "--run-dir", run, *stated, threads=threads)
-    nmtkit("average", run)
+    if not (run / "averaged" / "model.json").is_file():
+        nmtkit("train", "long-facts", "--run-dir", run, *stated, threads=threads)
+        nmtkit("average", run)
+
+
+def measure(run: Path) -> dict[str, float]:
+    """Return the nll of a trained model, the attainable one, and seconds per update."""
+    from nmtkit.decoding.forced import ForcedDecoder
+
+    result = run / "long_facts.json"
+    if result.is_file():
+        return dict(json.loads(result.read_text(encoding="utf-8")))
     lines = [(run / "data" / "test" / f"facts-test.{side}.txt").read_text("utf-8") for side in ("source", "reference")]
     pairs = list(zip(*(text.splitlines() for text in lines), strict=True))
     scores = ForcedDecoder.load(run, precision="float32").score(pairs)
@@ -116,7 +125,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["T-DMCA"])
     parser.add_argument("--extractors", nargs="+", choices=("identity", "tf-idf", "cheating"), default=["identity"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--updates", type=int, default=1500)
+    parser.add_argument("--first-updates", type=int, default=1000, help="updates with 1,024 tokens")
+    parser.add_argument("--updates", type=int, default=300, help="further updates of each length")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     arguments = parser.parse_args()
@@ -125,14 +135,26 @@ def main() -> None:
         of_corpora = corpora(arguments.work, extractor)
         for model in arguments.models:
             for length in arguments.lengths:
-                of_data = [*of_corpora, f"data.max_source_tokens={length}"]
-                prepared = arguments.work / f"data-{extractor}-{length}"
                 found = []
                 for seed in arguments.seeds:
-                    run = arguments.work / f"{extractor}-{model}-{length}-{arguments.updates}-{seed}"
-                    of_run = [f"training.seed={seed}", f"training.max_steps={arguments.updates}"]
-                    settings = [*of_data, *MODELS[model], *of_run, *arguments.set]
-                    found.append(train(run, prepared, settings, arguments.threads))
+                    settings = [*of_corpora, *MODELS[model], f"training.seed={seed}", *arguments.set]
+                    first = arguments.work / f"{extractor}-{model}-first-{seed}"
+                    of_first = [
+                        f"data.max_source_tokens={FIRST_LENGTH}",
+                        f"training.max_steps={arguments.first_updates}",
+                    ]
+                    prepared = arguments.work / f"data-{extractor}"
+                    train(
+                        first,
+                        prepared.with_name(f"{prepared.name}-{FIRST_LENGTH}"),
+                        settings + of_first,
+                        arguments.threads,
+                    )
+                    run = arguments.work / f"{extractor}-{model}-{length}-{seed}"
+                    of_run = [f"data.max_source_tokens={length}", f"training.max_steps={arguments.updates}"]
+                    of_run += [f"training.init={json.dumps(str(first.resolve()))}", *CONTINUED]
+                    train(run, prepared.with_name(f"{prepared.name}-{length}"), settings + of_run, arguments.threads)
+                    found.append(measure(run))
                     print(f"{run.name}: {found[-1]}", file=sys.stderr, flush=True)
                 nlls = [one["nll"] for one in found]
                 each = ", ".join(f"{nll:.4f}" for nll in nlls)
