@@ -18,7 +18,8 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import set_threads
 from nmtkit.distributed.workers import choose_device
 from nmtkit.evaluation.metrics import score
-from nmtkit.files import read_json, read_lines
+from nmtkit.json_toml import read_json
+from nmtkit.lines import read_lines
 from nmtkit.run import Run
 
 

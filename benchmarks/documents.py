@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 from nmtkit.run import Run
 
 TEST = "pronouns-test"

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from nmtkit.corpora.download import Downloader, RemoteFile
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
-from nmtkit.files import LineReader, write_json, write_json_lines
+from nmtkit.json_toml import write_json, write_json_lines
+from nmtkit.lines import LineReader
 from nmtkit.text.extraction import Example, Method, cut, rank
 
 _SITE = "https://raw.githubusercontent.com"

@@ -32,7 +32,8 @@ from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.evaluation.metrics import score
-from nmtkit.files import read_json, write_lines
+from nmtkit.json_toml import read_json
+from nmtkit.lines import write_lines
 from nmtkit.model_folder import load_model
 from nmtkit.run import Run, find_model
 

@@ -23,7 +23,7 @@ from nmtkit.corpora.synthetic import generate
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.metrics import score
-from nmtkit.files import write_lines
+from nmtkit.lines import write_lines
 from nmtkit.pipeline import run
 from nmtkit.text.terms import Kind, kept_spans
 

@@ -24,7 +24,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nmtkit.corpora.facts import SPLITS, VALUES, generate
-from nmtkit.files import write_json, write_lines
+from nmtkit.json_toml import write_json
+from nmtkit.lines import write_lines
 from nmtkit.text.extraction import Example, rank
 
 MODELS = {

@@ -19,7 +19,7 @@ from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, exports_of
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 
 
 def compare(model: Path, lines: list[str], settings: dict[str, object], threads: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from extraction import SCITLDR, one_line, scitldr_examples, scores_by_best_refer
 
 from nmtkit.corpora.download import Downloader, RemoteFile
 from nmtkit.evaluation.rouge import ROUGE_METRICS
-from nmtkit.files import read_lines, write_lines
+from nmtkit.lines import read_lines, write_lines
 from nmtkit.run import Run
 from nmtkit.text.extraction import Example
 

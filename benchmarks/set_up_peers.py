@@ -21,7 +21,8 @@ from peers.rules import TEST
 
 from nmtkit.corpora.corpus import open_corpus
 from nmtkit.corpora.download import Downloader
-from nmtkit.files import write_folder_atomically, write_lines
+from nmtkit.files import write_folder_atomically
+from nmtkit.lines import write_lines
 
 LANGUAGES = ("en", "de")
 PARTS = {"train": "multi30k/train", "val": "multi30k/val", TEST: "multi30k/test2016"}

@@ -22,7 +22,7 @@ from nmtkit.corpora.synthetic import SyntheticPair, generate
 from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.lengths import Split
 from nmtkit.decoding.translator import Translator
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 from nmtkit.text.sentences import sentence_starts
 
 FOLDER = "raw.githubusercontent.com/Helsinki-NLP/OPUS-MT-testsets/master/testsets"

@@ -42,7 +42,7 @@ from nmtkit.console import print_table, set_up
 from nmtkit.data.batching import plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers, choose_device, resolve_precision
-from nmtkit.files import write_json
+from nmtkit.json_toml import write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.loss import compile_cost

@@ -24,7 +24,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry
 from nmtkit.evaluation.cost import read_metrics
-from nmtkit.files import write_lines
+from nmtkit.lines import write_lines
 from nmtkit.run import Run
 
 BASES = {"encoder-decoder": "multi30k-en-de-tiny", "decoder": "multi30k-en-de-decoder"}

@@ -21,7 +21,7 @@ import ctranslate2
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
 from nmtkit.decoding.engine import Batching
 from nmtkit.decoding.lengths import longest_translation
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 
 System = Callable[[list[str]], list[str]]
 

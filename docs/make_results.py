@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.evaluation.metrics import comparable_to, score
-from nmtkit.files import read_json, read_lines
+from nmtkit.json_toml import read_json
+from nmtkit.lines import read_lines
 from nmtkit.run import Run
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 320, 56, 56, 28, 44

@@ -1,17 +1,13 @@
-"""Reading of text lines, and atomic writing of files and folders.
+"""Atomic writing of files and folders; their leftovers, links, checksums and space.
 
-Text is split into lines at ``\\n`` only: U+2028, U+0085, form feeds and lone carriage returns stay inside their line.
 Files and folders are written under a temporary name, synced and renamed, so a file that exists is complete.
 """
 
-import codecs
 import ctypes
 import errno
 import glob
 import hashlib
-import importlib.metadata
 import io
-import json
 import math
 import os
 import platform
@@ -19,14 +15,12 @@ import re
 import shutil
 import stat
 import time
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TextIO, cast, get_args
+from typing import Any, BinaryIO, TextIO, cast
 
-from nmtkit.compression import DAMAGED, compressed, decompressed, kind_of
+from nmtkit.compression import compressed
 from nmtkit.errors import DataError, NmtkitError
 
 TEMPORARY_MARK = ".nmtkit-tmp-"
@@ -37,113 +31,6 @@ ABANDONED_SECONDS = 600.0
 _LONGEST_NAME_BYTES = 128
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Parameters of renameat2(2), from fcntl.h and linux/fs.h."""
-
-
-class LineReader:
-    """Iterator over the lines of a file or binary stream, split at ``\\n`` only, which counts irregularities.
-
-    One carriage return at the end of a line (CRLF text) is removed and counted.
-
-    Attributes:
-        num_lines: number of lines read so far, including those before this part of the text.
-        carriage_returns: number of lines that ended in CRLF.
-        has_byte_order_mark: the text began with a byte-order mark, which is removed.
-        invalid_lines: numbers (from 1) of the lines whose invalid UTF-8 was replaced by U+FFFD.
-    """
-
-    def __init__(
-        self,
-        source: Path | Iterable[bytes],
-        *,
-        name: str | None = None,
-        errors: Literal["strict", "replace", "surrogateescape"] = "strict",
-        lines_before: int = 0,
-    ) -> None:
-        """Args:
-        source: a path (decompressed by its suffix, such as ``.gz``) or an open binary stream.
-        name: name of the source in messages; by default its path.
-        errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number,
-            ``surrogateescape`` leaves each invalid byte in the line as U+DC80 to U+DCFF.
-        lines_before: number of lines of the text before this part.
-        """
-        self._source = source
-        self._errors = errors
-        self.name = name if name is not None else str(source)
-        self._kind = kind_of(self.name) or "compressed"
-        self.num_lines = lines_before
-        self.carriage_returns = 0
-        self.has_byte_order_mark = False
-        self.invalid_lines: list[int] = []
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield each line without its line end.
-
-        Raises:
-            DataError: the file cannot be read, is not valid UTF-8 (under ``strict``) or is damaged.
-        """
-        for raw in self.raw_lines():
-            yield self._text_of(raw)
-
-    def raw_lines(self) -> Iterator[bytes]:
-        """Yield each line as it is stored, with its line end, and count only the lines.
-
-        Raises:
-            DataError: the file cannot be read or is damaged.
-        """
-        source = self._source
-        with open_binary(source) if isinstance(source, Path) else nullcontext(source) as stream:
-            try:
-                for raw in stream:
-                    self.num_lines += 1
-                    yield raw
-            except EOFError:
-                raise DataError(
-                    f"{self.name}: the {self._kind} file is cut short after line {self.num_lines}; "
-                    "fetch or compress it again"
-                ) from None
-            except DAMAGED as error:
-                raise DataError(
-                    f"{self.name}: damaged or not a {self._kind} file (after line {self.num_lines}: {error}); "
-                    "fetch or compress it again"
-                ) from None
-
-    def _text_of(self, raw: bytes) -> str:
-        raw = raw.removesuffix(b"\n")
-        if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
-            raw = raw.removeprefix(codecs.BOM_UTF8)
-            self.has_byte_order_mark = True
-        if raw.endswith(b"\r"):
-            raw = raw[:-1]
-            self.carriage_returns += 1
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if self._errors == "strict":
-                raise DataError(
-                    f"{self.name}, line {self.num_lines}: invalid UTF-8 (byte 0x{raw[error.start]:02x} at position "
-                    f"{error.start + 1}); convert the file to UTF-8 or correct the line"
-                ) from None
-            if self._errors == "replace":
-                self.invalid_lines.append(self.num_lines)
-            return raw.decode("utf-8", errors=self._errors)
-
-
-def open_binary(path: Path) -> io.BufferedIOBase:
-    """Open a file for reading its bytes, decompressed by its suffix (``.gz``, ``.xz``, ``.bz2``, ``.zst``).
-
-    Raises:
-        DataError: the file is missing, is a folder or may not be read.
-    """
-    return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return all lines of a plain or compressed file, split at ``\\n`` only; the final line end may be missing.
-
-    Raises:
-        DataError: see LineReader.
-    """
-    return list(LineReader(path))
 
 
 def sync_and_forget(path: Path) -> None:
@@ -342,12 +229,6 @@ def write_atomically(path: Path) -> Iterator[TextIO]:
             text.detach()
 
 
-def write_lines(path: Path, lines: Iterator[str] | list[str]) -> None:
-    """Write lines to a file, atomically."""
-    with write_atomically(path) as file:
-        file.writelines(f"{line}\n" for line in lines)
-
-
 @contextmanager
 def write_folder_atomically(path: Path) -> Iterator[Path]:
     """Make a folder that appears under ``path``, complete and synced, when the block ends without an error.
@@ -465,32 +346,6 @@ def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
         )
 
 
-@cache
-def nmtkit_version(root: Path = Path(__file__).parent.parent) -> str:
-    """Return nmtkit's version, such as ``0.1.0``, or ``0.1.0+g1a2b3c4.dirty`` in a git checkout with changed files."""
-    import subprocess
-
-    number, project = importlib.metadata.version("nmtkit"), root / "pyproject.toml"
-    # A package that is installed inside another repository must not report the version of that repository.
-    if not (root / ".git").exists() or not project.is_file() or b'\nname = "nmtkit"\n' not in project.read_bytes():
-        return number
-    # GIT_DIR and similar variables, which git sets for hooks, may name another repository.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty=.dirty", "--exclude=*", "--abbrev=7"]
-    try:
-        described = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):  # git is not installed, or does not trust the folder's owner
-        return number
-    return f"{number}+g{described.stdout.strip()}"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that results depend on."""
-    packages = ("torch", "sentencepiece", "sacremoses", "accelerate", "sacrebleu")
-    others = {name: importlib.metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), "nmtkit": nmtkit_version(), **others}
-
-
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal."""
     check_regular(path)
@@ -532,44 +387,6 @@ def as_text(name: str | Path) -> str:
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON, atomically."""
-    with write_atomically(path) as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-
-
-def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataError) -> Any:
-    """Read a JSON file that nmtkit has written.
-
-    Args:
-        shape: required structure; other keys are ignored. A type, or several joined by ``|``, where int is a count
-            below 2^63 and float a finite number below 1e30; ``[shape]``, a list; ``{str: shape}``, an object;
-            ``{"key": shape, "key?": shape}``, an object with these keys, the second of which may be missing or
-            null; or a function that raises ValueError.
-        error: class of the exception.
-
-    Raises:
-        DataError: the file is missing, is not JSON, or does not have this structure.
-    """
-    try:
-        return _fitting(_from_json(content_of(path), str(path)), shape, str(path))
-    except DataError as fault:
-        raise error(str(fault)) from None
-
-
-def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[str, Any], str]:
-    """Return the content and the text of a TOML file; raise ``error`` if it is missing or not TOML."""
-    content = content_of(path)
-    try:
-        text = content.decode("utf-8")
-        return tomllib.loads(text), text
-    except UnicodeDecodeError:
-        raise error(f"{path}: not UTF-8 text") from None
-    except (ValueError, RecursionError) as fault:
-        raise error(f"{path}: not valid TOML: {_in_short(fault)}") from None
-
-
 def check_regular(path: Path) -> None:
     """Raise DataError for a path that is no file: a pipe would block, a device would never end."""
     if not path.is_file() and not path.is_dir() and path.exists():
@@ -587,132 +404,3 @@ def content_of(path: Path) -> bytes:
     check_regular(path)
     with open_plain(path) as file:
         return file.read()
-
-
-def _from_json(content: bytes, location: str) -> Any:
-    try:
-        value: Any = json.loads(content.decode("utf-8"))
-        if b"\\u" in content:  # an escape may be half of a surrogate pair, which cannot be written as UTF-8
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{location}: not valid JSON ({_in_short(error)}); the file is damaged") from None
-    return value
-
-
-def _fitting(value: Any, shape: Any, location: str) -> Any:
-    for misfit in _misfits(value, shape, ""):
-        raise DataError(f"{location}: {misfit}; the file is damaged or was written by another version of nmtkit")
-    return value
-
-
-def any_number(value: Any) -> None:
-    """Shape of a measured value: null or any number, including NaN and infinity."""
-    if value is not None and type(value) not in (int, float):
-        raise ValueError("not a number")
-
-
-def measured(value: Any) -> None:
-    """Shape of a value that was measured for certain: any number, not-a-number and infinity included."""
-    if value is None:
-        raise ValueError("not a number")
-    any_number(value)
-
-
-def positive(value: Any) -> None:
-    """Shape of a count of at least 1."""
-    if type(value) is not int or not 0 < value < 2**63:
-        raise ValueError("not a count of at least 1")
-
-
-def _in_short(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    return str(error).partition("; use sys.")[0]  # without Python's advice about very long numbers
-
-
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-
-
-def _misfits(value: Any, shape: Any, location: str) -> Iterator[str]:
-    """Yield a description of each part of a value that does not have its shape; see `read_json`."""
-    if isinstance(shape, dict) and isinstance(value, dict):
-        for key, part in shape.items():
-            name = key.removesuffix("?") if key is not str else ""
-            if key is str:
-                for each, entry in value.items():
-                    yield from _misfits(entry, part, f"{location}.{each}")
-            elif name not in value and name == key:
-                yield f"{location}.{key} is missing".removeprefix(".")
-            elif name == key or value.get(name) is not None:
-                yield from _misfits(value[name], part, f"{location}.{name}")
-    elif isinstance(shape, list) and isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from _misfits(entry, shape[0], f"{location}[{index}]")
-    elif callable(shape) and not isinstance(shape, type):
-        try:
-            shape(value)
-        except ValueError as error:
-            yield f"{location.removeprefix('.')}: {' '.join(str(error).split())[:200]}"
-    elif not _is_of_type(value, get_args(shape) or (shape,)):
-        kind = _KINDS.get(type(value)) or f"the number {str(value)[:20]}"
-        yield f"{location.removeprefix('.') or 'its content'} is {kind}, which it cannot be"
-
-
-def _is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
-    if type(value) is int and int in kinds:
-        return 0 <= value < 2**63
-    if type(value) in (int, float) and float in kinds:
-        return abs(value) < 1e30
-    return object in kinds or type(value) in kinds
-
-
-def json_line(value: Any) -> str:
-    """Return a value as one line of JSON with its line end."""
-    return json.dumps(value, ensure_ascii=False) + "\n"
-
-
-def append_json_line(path: Path, value: Any) -> None:
-    """Append one JSON line; the file is closed, so the line survives a kill of this process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json_line(value))
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-
-
-def write_json_lines(path: Path, values: Iterable[Any]) -> None:
-    """Write one JSON line per value, atomically; a file with the same content is not written again."""
-    content = "".join(map(json_line, values))
-    if not path.is_file() or path.read_bytes() != content.encode("utf-8"):
-        with write_atomically(path) as file:
-            file.write(content)
-
-
-def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
-    """Return the JSON objects in the lines of a file; [] if there is no file.
-
-    An incomplete last line of a killed process is ignored.
-
-    Args:
-        shape: shape of each line; see read_json.
-
-    Raises:
-        DataError: another line is not such an object.
-    """
-    if not path.exists():
-        return []
-    lines = content_of(path).split(b"\n")
-    values = []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            value = _from_json(line, f"{path}, line {number}")
-        except DataError:
-            if number == len(lines):
-                break
-            raise
-        values.append(_fitting(_fitting(value, dict, f"{path}, line {number}"), shape, f"{path}, line {number}"))
-    return values

@@ -20,15 +20,14 @@ from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
     follow_umask,
     link_or_copy,
-    read_json,
     sha256_of,
     sha256_of_files,
     sync_and_forget,
-    versions,
     write_folder_atomically,
-    write_json,
 )
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.versions import versions
 
 if TYPE_CHECKING:
     import torch

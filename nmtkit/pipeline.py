@@ -49,7 +49,9 @@ from nmtkit.evaluation.metrics import (
 )
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.export.export import export as export_model
-from nmtkit.files import read_lines, remove_pipe, sha256_of, write_json
+from nmtkit.files import remove_pipe, sha256_of
+from nmtkit.json_toml import write_json
+from nmtkit.lines import read_lines
 from nmtkit.model_folder import load_model
 from nmtkit.run import Run, chosen_languages, find_model
 from nmtkit.tasks.known import task_of

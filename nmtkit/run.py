@@ -26,7 +26,9 @@ from nmtkit.config.recipe import stored_recipe, to_toml
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError, NmtkitError
-from nmtkit.files import check_regular, read_json, read_lines, remove_pipe, sha256_of, write_atomically, write_json
+from nmtkit.files import check_regular, remove_pipe, sha256_of, write_atomically
+from nmtkit.json_toml import read_json, write_json
+from nmtkit.lines import read_lines
 from nmtkit.locks import locked
 from nmtkit.model_folder import (
     LoadedModel,

@@ -24,7 +24,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.interpreter import STOP_SIGNALS
 from nmtkit.distributed.workers import Workers
-from nmtkit.files import read_json, read_json_lines
+from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import MEASURED

@@ -40,9 +40,12 @@ LEVELS = [
             "nmtkit.distributed",
             "nmtkit.console",
             "nmtkit.files",
+            "nmtkit.lines",
+            "nmtkit.json_toml",
             "nmtkit.compression",
-            "nmtkit.page",
             "nmtkit.locks",
+            "nmtkit.versions",
+            "nmtkit.page",
         ]
     ],
     [["nmtkit.errors"]],

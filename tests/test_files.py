@@ -1,10 +1,8 @@
-"""Files: cut at line feeds only, never half-written, and every fault names file and line."""
+"""Files and folders: never half-written, and every fault names the path."""
 
 import errno
 import gzip
 import hashlib
-import io
-import json
 import os
 import platform
 import shutil
@@ -12,27 +10,18 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from nmtkit import files
-from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import (
     TEMPORARY_MARK,
-    LineReader,
-    append_json_line,
     as_text,
     check_space,
     is_stream,
     open_plain,
-    read_json,
-    read_json_lines,
-    read_lines,
-    read_toml,
     remove_folder,
     remove_leftovers,
     sha256_of,
@@ -40,139 +29,13 @@ from nmtkit.files import (
     write_atomically,
     write_bytes_atomically,
     write_folder_atomically,
-    write_json,
-    write_lines,
 )
+from nmtkit.lines import read_lines, write_lines
 from tests.conftest import keep_used_files
-
-TEXT = "Ein Haus.\nZwei Häuser.\n"
-
-line_text = st.text().map(lambda text: text.replace("\n", "")).filter(lambda text: not text.endswith("\r"))
 
 
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def damaged_gzip(tmp_path: Path) -> Path:
-    """A gzip file of many lines, of which the second half is missing."""
-    whole = gzip.compress("".join(f"line {number} {number**5}\n" for number in range(20_000)).encode())
-    path = tmp_path / "cut.en.gz"
-    path.write_bytes(whole[: len(whole) // 2])
-    return path
-
-
-class TestLines:
-    @pytest.mark.parametrize(
-        "character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\u00a0", "\ufeff", "\0"]
-    )
-    @pytest.mark.parametrize("suffix", ["", ".gz"])
-    def test_only_a_line_feed_ends_a_line(self, tmp_path: Path, character: str, suffix: str) -> None:
-        content = f"a{character}b\n{character}c\n".encode()
-        path = tmp_path / f"text{suffix}"
-        path.write_bytes(gzip.compress(content) if suffix else content)
-        assert read_lines(path) == [f"a{character}b", f"{character}c"]
-
-    def test_the_carriage_return_of_a_crlf_is_removed_and_counted(self, tmp_path: Path) -> None:
-        path = tmp_path / "text"
-        path.write_bytes(b"a\r\nb\nc\rd\r\ne\r\r\n\r\n")
-        reader = LineReader(path)
-        assert list(reader) == ["a", "b", "c\rd", "e\r", ""]
-        assert (reader.num_lines, reader.carriage_returns) == (5, 4)
-
-    @pytest.mark.parametrize(
-        ("content", "lines"),
-        [(b"", []), (b"\n", [""]), (b"a", ["a"]), (b"a\n", ["a"]), (b"a\n\n", ["a", ""]), (b"\n\na", ["", "", "a"])],
-    )
-    def test_a_missing_final_line_end_makes_no_difference(
-        self, tmp_path: Path, content: bytes, lines: list[str]
-    ) -> None:
-        path = tmp_path / "text"
-        path.write_bytes(content)
-        assert read_lines(path) == lines
-
-    def test_compressed_and_plain_files_have_the_same_lines(self, tmp_path: Path) -> None:
-        (tmp_path / "plain").write_bytes(TEXT.encode())
-        (tmp_path / "packed.gz").write_bytes(gzip.compress(TEXT.encode()))
-        assert read_lines(tmp_path / "packed.gz") == read_lines(tmp_path / "plain") == ["Ein Haus.", "Zwei Häuser."]
-
-    def test_a_gzip_file_of_two_parts_is_read_to_its_end(self, tmp_path: Path) -> None:
-        (tmp_path / "two.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\nd\n"))
-        assert read_lines(tmp_path / "two.gz") == ["a", "bc", "d"]
-
-    def test_a_truncated_gzip_file_is_named_with_its_last_whole_line(self, damaged_gzip: Path) -> None:
-        reader = LineReader(damaged_gzip)
-        with pytest.raises(DataError, match="cut short") as caught:
-            list(reader)
-        assert str(damaged_gzip) in str(caught.value)
-        assert f"after line {reader.num_lines};" in str(caught.value)
-        assert reader.num_lines > 1000
-
-    def test_a_gz_file_that_is_no_gzip_is_named(self, tmp_path: Path) -> None:
-        path = tmp_path / "plain.gz"
-        path.write_text(TEXT, encoding="utf-8")
-        with pytest.raises(DataError, match="not a gzip file") as caught:
-            read_lines(path)
-        assert str(path) in str(caught.value)
-
-    def test_a_gzip_file_with_a_wrong_byte_is_named(self, tmp_path: Path) -> None:
-        content = bytearray(gzip.compress(TEXT.encode() * 1000))
-        content[len(content) // 2] ^= 0xFF
-        path = tmp_path / "wrong.gz"
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=r"damaged|cut short") as caught:
-            read_lines(path)
-        assert str(path) in str(caught.value)
-
-    def test_invalid_utf8_is_told_with_file_line_byte_and_position(self, tmp_path: Path) -> None:
-        path = tmp_path / "text.de"
-        path.write_bytes(b"gut\nH\xe4user\n")
-        with pytest.raises(DataError) as caught:
-            read_lines(path)
-        assert f"{path}, line 2: invalid UTF-8 (byte 0xe4 at position 2)" in str(caught.value)
-
-    def test_replaced_invalid_utf8_keeps_the_lines_and_their_numbers(self, tmp_path: Path) -> None:
-        path = tmp_path / "text.de"
-        path.write_bytes(b"gut\nH\xe4user\ngut\n\xff\n")
-        reader = LineReader(path, errors="replace")
-        assert list(reader) == ["gut", "H\ufffduser", "gut", "\ufffd"]
-        assert reader.invalid_lines == [2, 4]
-
-    def test_invalid_bytes_can_be_left_in_their_line(self, tmp_path: Path) -> None:
-        path = tmp_path / "text.de"
-        path.write_bytes(b"gut\nH\xe4us\xc3\xa9r\n\xff\n")
-        assert list(LineReader(path, errors="surrogateescape")) == ["gut", "H\udce4us\xe9r", "\udcff"]
-
-    def test_surrogates_and_overlong_forms_are_invalid(self, tmp_path: Path) -> None:
-        for content in (b"\xed\xa0\x80\n", b"\xc0\xaf\n", b"\xf4\x90\x80\x80\n"):
-            (tmp_path / "text").write_bytes(content)
-            with pytest.raises(DataError, match="line 1: invalid UTF-8"):
-                read_lines(tmp_path / "text")
-
-    def test_a_stream_is_called_by_the_given_name(self) -> None:
-        reader = LineReader(io.BytesIO(b"\xff\n"), name="stdin")
-        with pytest.raises(DataError, match=r"^stdin, line 1: "):
-            list(reader)
-
-    @pytest.mark.parametrize("suffix", ["", ".gz"])
-    def test_a_missing_file_and_a_folder_are_named(self, tmp_path: Path, suffix: str) -> None:
-        with pytest.raises(DataError, match="no such file") as caught:
-            read_lines(tmp_path / f"missing{suffix}")
-        assert str(tmp_path / f"missing{suffix}") in str(caught.value)
-        (tmp_path / f"folder{suffix}").mkdir()
-        with pytest.raises(DataError, match="is a folder") as caught:
-            read_lines(tmp_path / f"folder{suffix}")
-        assert str(tmp_path / f"folder{suffix}") in str(caught.value)
-
-    @settings(deadline=None, max_examples=50)
-    @given(lines=st.lists(line_text))
-    @example(lines=["\u2028", "", "\r a", "\x0b\x0c\x1c", "\u0085", "🙂", "\ufeff"])
-    def test_written_lines_are_read_back_unchanged(self, lines: list[str]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            for name in ("text", "text.gz"):
-                write_lines(Path(folder) / name, lines)
-                assert read_lines(Path(folder) / name) == lines
 
 
 class TestAtomicWrites:
@@ -477,124 +340,6 @@ class TestChecksums:
             open_plain(tmp_path)
 
 
-class TestJson:
-    def test_json_is_read_back_unchanged(self, tmp_path: Path) -> None:
-        value = {"ß": [1, 2.5, None, True, "\u2028"], "": {}}
-        write_json(tmp_path / "value.json", value)
-        assert read_json(tmp_path / "value.json") == value
-
-    @pytest.mark.parametrize("content", [b"", b'{"a": 1', b'{"a": "\xff"}', b"nonsense"])
-    def test_damaged_json_is_named(self, tmp_path: Path, content: bytes) -> None:
-        (tmp_path / "value.json").write_bytes(content)
-        with pytest.raises(DataError, match="not valid JSON") as caught:
-            read_json(tmp_path / "value.json")
-        assert str(tmp_path / "value.json") in str(caught.value)
-
-    @pytest.mark.parametrize(
-        ("content", "told"),
-        [
-            ("[]", "its content is a list, which it cannot be; the file is damaged"),
-            ('{"step": 1}', "rows is missing; the file is damaged or was written by another version"),
-            ('{"step": true, "rows": []}', "step is true or false, which"),
-            ('{"step": 1.5, "rows": []}', "step is the number 1.5, which"),
-            ('{"step": -1, "rows": []}', "step is the number -1, which"),
-            (f'{{"step": {2**70}, "rows": []}}', f"step is the number {2**70 // 100}"),
-            ('{"step": 1, "rows": {}}', "rows is an object, which"),
-            ('{"step": 1, "rows": [{"bleu": 1}, {"bleu": "high"}]}', "rows[1].bleu is text, which"),
-            ('{"step": 1, "rows": [{"bleu": NaN}]}', "rows[0].bleu is the number nan, which"),
-            ('{"step": 1, "rows": [{"bleu": 1e308}]}', "rows[0].bleu is the number 1e+308, which"),
-            ('{"step": 1, "rows": [], "sums": {"a": null}}', "sums.a is null, which"),
-            ('{"step": 1, "rows": [], "language": "xx"}', "language: no language"),
-            ("[" * 100_000, "not valid JSON (nested too deeply)"),
-            ("7" * 5000, "not valid JSON (Exceeds the limit (4300 digits) for integer string conversion"),
-            ('"\\ud800"', "not valid JSON ('utf-8' codec can't encode character"),
-            ("\udcff", "not valid JSON ('utf-8' codec can't decode byte 0xff"),
-        ],
-    )
-    def test_what_is_of_another_shape_than_needed_is_named(self, tmp_path: Path, content: str, told: str) -> None:
-        def language(value: str) -> None:
-            if value == "xx":
-                raise ValueError("no language")
-
-        shape = {"step": int, "rows": [{"bleu": float | None}], "sums?": {str: str}, "language?": language}
-        path = tmp_path / "value.json"
-        path.write_bytes(content.encode("utf-8", "surrogateescape"))
-        with pytest.raises(ModelError) as caught:
-            read_json(path, shape, ModelError)
-        assert str(caught.value).startswith(f"{path}: {told}")
-        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
-        value = {"step": 1, "rows": [{"bleu": None}, {"bleu": 2}], "sums": {"x?": "y"}, "more": 0, "language": "en"}
-        write_json(path, value)
-        assert read_json(path, shape) == value
-
-    @pytest.mark.parametrize(
-        ("content", "told"),
-        [
-            ("a = " + "[" * 100_000, "not valid TOML: nested too deeply"),
-            ("a = " + "7" * 5000, "not valid TOML: Exceeds the limit"),
-            ("a = \udcff", "not UTF-8 text"),
-            ("a = ", "not valid TOML: Invalid value"),
-        ],
-    )
-    def test_toml_that_cannot_be_read_is_one_line(self, tmp_path: Path, content: str, told: str) -> None:
-        path = tmp_path / "recipe.toml"
-        path.write_bytes(content.encode("utf-8", "surrogateescape"))
-        with pytest.raises(RecipeError) as caught:
-            read_toml(path, RecipeError)
-        assert str(caught.value).startswith(f"{path}: {told}")
-        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
-
-    def test_a_fifo_or_a_loop_of_links_is_no_json(self, tmp_path: Path) -> None:
-        fifo, loop = tmp_path / "fifo", tmp_path / "loop"
-        os.mkfifo(fifo)
-        loop.symlink_to(loop)
-        with pytest.raises(DataError, match="not a regular file"):
-            read_json(fifo)
-        with pytest.raises(DataError, match=r"cannot be read \(Too many levels of symbolic links"):
-            read_json(loop)
-
-    def test_a_name_with_a_nul_is_refused(self) -> None:
-        with pytest.raises(DataError, match=r"cannot be read \(embedded null byte"):
-            open_plain(Path("a\0b"))
-
-    def test_a_name_that_is_no_text_becomes_one(self) -> None:
-        assert as_text(Path("grün")) == "grün"
-        assert as_text("q\udcff").encode("utf-8") == b"q\\udcff"
-
-    def test_appended_json_lines_are_read_back_in_order(self, tmp_path: Path) -> None:
-        path = tmp_path / "deep" / "metrics.jsonl"
-        values = [{"step": 1, "text": "a\nb\u2028ß"}, {"step": 2}]
-        for value in values:
-            append_json_line(path, value)
-        assert read_json_lines(path) == values
-        assert len(path.read_bytes().splitlines()) == 2
-
-    def test_a_missing_file_has_no_json_lines(self, tmp_path: Path) -> None:
-        assert read_json_lines(tmp_path / "missing") == []
-
-    def test_a_half_last_line_is_ignored_wherever_it_was_cut(self, tmp_path: Path) -> None:
-        path = tmp_path / "metrics.jsonl"
-        first, last = (json.dumps({"text": f"ß{number}"}, ensure_ascii=False).encode() for number in (1, 2))
-        for length in range(len(last)):
-            path.write_bytes(first + b"\n" + last[:length])
-            assert read_json_lines(path) == [{"text": "ß1"}]
-        path.write_bytes(first + b"\n" + last)
-        assert read_json_lines(path) == [{"text": "ß1"}, {"text": "ß2"}]
-
-    def test_a_line_that_is_no_object_is_an_error_that_names_it(self, tmp_path: Path) -> None:
-        (tmp_path / "metrics.jsonl").write_bytes(b'{"a": 1}\n3\n')
-        with pytest.raises(DataError, match="line 2: its content is the number 3"):
-            read_json_lines(tmp_path / "metrics.jsonl")
-
-    @pytest.mark.parametrize("content", [b'{"a": 1}\n{"b\n{"c": 3}\n', b'{"a": 1}\n{"b\n'])
-    def test_another_half_line_is_an_error_that_names_it(self, tmp_path: Path, content: bytes) -> None:
-        path = tmp_path / "metrics.jsonl"
-        path.write_bytes(content)
-        with pytest.raises(DataError, match="line 2: not valid JSON") as caught:
-            read_json_lines(path)
-        assert str(path) in str(caught.value)
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".bz2", ".zst"])
 def test_a_file_is_written_in_the_form_that_its_name_says(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"text.de{suffix}"
@@ -620,3 +365,13 @@ def test_a_device_that_never_ends_is_refused_and_an_empty_one_is_read(device: st
     with pytest.raises(DataError, match=f"{device}: a device"):
         read_lines(Path(device))
     assert read_lines(Path("/dev/null")) == []
+
+
+def test_a_name_with_a_nul_is_refused() -> None:
+    with pytest.raises(DataError, match=r"cannot be read \(embedded null byte"):
+        open_plain(Path("a\0b"))
+
+
+def test_a_name_that_is_no_text_becomes_one() -> None:
+    assert as_text(Path("grün")) == "grün"
+    assert as_text("q\udcff").encode("utf-8") == b"q\\udcff"

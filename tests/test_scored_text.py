@@ -10,7 +10,8 @@ from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe, to_toml
 from nmtkit.decoding.running_text import TextScore
 from nmtkit.evaluation.metrics import Score, mean_scores
-from nmtkit.files import read_json, write_json, write_lines
+from nmtkit.json_toml import read_json, write_json
+from nmtkit.lines import write_lines
 
 LINES = ["Das ist ein Haus.", "Ein Mann, der steht, lacht."]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.files import nmtkit_version, read_json, versions
+from nmtkit.json_toml import read_json
+from nmtkit.versions import nmtkit_version, versions
 from tests.conftest import TinyProject
 
 NUMBER = importlib.metadata.version("nmtkit")

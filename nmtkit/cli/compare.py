@@ -7,7 +7,7 @@ from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.files import write_json
+from nmtkit.json_toml import write_json
 
 
 def command(

@@ -13,7 +13,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost_tables import Table, cost_tables, prediction_table, table_two
 from nmtkit.evaluation.devices import PRECISIONS, known_devices
-from nmtkit.files import write_json
+from nmtkit.json_toml import write_json
 
 if TYPE_CHECKING:
     from nmtkit.run import Run

@@ -12,7 +12,7 @@ from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.lines import input_lines, result_lines
 from nmtkit.errors import DataError
-from nmtkit.files import json_line
+from nmtkit.json_toml import json_line
 from nmtkit.text.extraction import Method, cut, rank, read_examples
 
 

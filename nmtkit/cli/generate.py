@@ -35,7 +35,7 @@ def command(
     Example: nmtkit generate runs/shakespeare --prompt "ROMEO:" --max-tokens 300
     """
     from nmtkit.decoding.running_text import Generator, trained_length
-    from nmtkit.files import read_lines
+    from nmtkit.lines import read_lines
     from nmtkit.model_folder import load_model
     from nmtkit.run import find_model
 

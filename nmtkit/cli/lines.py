@@ -8,7 +8,8 @@ from typing import Literal, TypeVar
 
 from nmtkit import console
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader, write_atomically
+from nmtkit.files import write_atomically
+from nmtkit.lines import LineReader
 
 T = TypeVar("T")
 

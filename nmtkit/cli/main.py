@@ -148,7 +148,7 @@ for _name, _summary in COMMANDS.items():
 
 def _print_version(wanted: bool | None) -> None:
     if wanted:
-        from nmtkit.files import nmtkit_version
+        from nmtkit.versions import nmtkit_version
 
         typer.echo(f"nmtkit {nmtkit_version()}")
         raise typer.Exit

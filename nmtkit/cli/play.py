@@ -54,7 +54,7 @@ def command(
     from nmtkit import console
     from nmtkit.data.episodes import Facts
     from nmtkit.decoding.play import Played, PlayRequest, outcome_of, play, play_at_random
-    from nmtkit.files import write_json
+    from nmtkit.json_toml import write_json
     from nmtkit.model_folder import load_model
     from nmtkit.run import find_model
 

@@ -11,7 +11,7 @@ from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.lines import input_lines, result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
 from nmtkit.errors import ModelError
-from nmtkit.files import LineReader
+from nmtkit.lines import LineReader
 
 WINDOW_HYPOTHESES = 4000
 

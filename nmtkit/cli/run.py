@@ -14,7 +14,7 @@ from nmtkit.cli.train import train_or_stop
 from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 
 if TYPE_CHECKING:
     from nmtkit.evaluation.metrics import Score

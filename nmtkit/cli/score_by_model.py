@@ -13,7 +13,8 @@ from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
 from nmtkit.decoding.running_text import ContinuationScorer, score_text, trained_length
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import LineReader, json_line
+from nmtkit.json_toml import json_line
+from nmtkit.lines import LineReader
 from nmtkit.model_folder import load_model
 from nmtkit.run import find_model
 from nmtkit.tasks.known import task_of

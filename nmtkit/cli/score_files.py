@@ -20,7 +20,8 @@ from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metrics import METRICS, Score, Scorer, comparable_to, left_out, resamples_for, scores_as_json
 from nmtkit.evaluation.rouge import Rouge
 from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test, testable
-from nmtkit.files import as_text, json_line, write_atomically, write_json
+from nmtkit.files import as_text, write_atomically
+from nmtkit.json_toml import json_line, write_json
 
 Differences = dict[tuple[Method, str], dict[str, PairedResult]]
 """Results of each system by test and metric; the first system is the baseline."""

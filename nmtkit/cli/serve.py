@@ -53,7 +53,7 @@ def command(
     from nmtkit import console
     from nmtkit.distributed.interpreter import stop_signals
     from nmtkit.errors import DataError, NmtkitError
-    from nmtkit.files import read_lines
+    from nmtkit.lines import read_lines
 
     if not all(map(find_spec, ("h11", "prometheus_client"))):
         raise NmtkitError("nmtkit serve needs more packages; run `pip install 'nmtkit[serve]'`")

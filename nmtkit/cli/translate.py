@@ -237,7 +237,7 @@ def _kinds(keep: str | None) -> tuple["Kind", ...]:
 
 def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None":
     from nmtkit.decoding.file_translation import LineConstraints
-    from nmtkit.files import read_lines
+    from nmtkit.lines import read_lines
 
     return LineConstraints(option, path, read_lines(path)) if path is not None else None
 
@@ -281,7 +281,8 @@ def translate_stream(
     from nmtkit import console
     from nmtkit.cli.lines import input_lines, warn_of_invalid_lines, write_stdout_as_text
     from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
-    from nmtkit.files import LineReader, write_atomically
+    from nmtkit.files import write_atomically
+    from nmtkit.lines import LineReader
 
     job.check()
     if output is None:

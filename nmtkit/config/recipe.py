@@ -31,7 +31,8 @@ from nmtkit.config.data_schema import ENVIRONMENT, DataConfig, defaults_of_task
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES
 from nmtkit.errors import RecipeError
-from nmtkit.files import as_text, expanded, read_toml
+from nmtkit.files import as_text, expanded
+from nmtkit.json_toml import read_toml
 
 
 @dataclass(frozen=True)

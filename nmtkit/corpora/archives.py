@@ -18,7 +18,8 @@ from typing import cast
 
 from nmtkit.compression import check_expansion, decompressed
 from nmtkit.errors import DataError
-from nmtkit.files import open_binary, open_plain
+from nmtkit.files import open_plain
+from nmtkit.lines import open_binary
 
 ARCHIVE_NAME = re.compile(r"\.(tar|tgz|txz|tar\.(gz|xz|bz2|zst)|zip)$", re.IGNORECASE)
 _NO_RANGE = re.compile(r"\[(?!\d-\d\])")

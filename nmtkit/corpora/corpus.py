@@ -30,7 +30,8 @@ from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.readers import READERS, format_of
 from nmtkit.corpora.sacrebleu_sets import PREFIX, sacrebleu_set, set_names
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader, sha256_of
+from nmtkit.files import sha256_of
+from nmtkit.lines import LineReader
 
 BUILTIN_SPLITS = {
     "builtin/train": "train", "builtin/valid": "valid", "builtin/synthetic": "synthetic",

@@ -31,7 +31,8 @@ from urllib.parse import unquote, urlsplit
 
 from nmtkit.console import log
 from nmtkit.errors import DataError
-from nmtkit.files import expanded, free_bytes, sha256_of, sync, write_atomically, write_json
+from nmtkit.files import expanded, free_bytes, sha256_of, sync, write_atomically
+from nmtkit.json_toml import write_json
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_SECONDS = 60.0

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader
+from nmtkit.lines import LineReader
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK, NEWLINE, normalize, without_moses
 from nmtkit.text.scripts import Script, language_test

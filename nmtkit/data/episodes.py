@@ -32,7 +32,7 @@ from nmtkit.data.batch import Batch, Lengths
 from nmtkit.data.shards import PairData, Part, tempered
 from nmtkit.data.stages import fingerprint_of
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import LineReader
+from nmtkit.lines import LineReader
 from nmtkit.model.trajectory import tokens_of_step
 from nmtkit.tasks.environments import NOT_FINITE, is_finite, make_environment, random_episodes
 from nmtkit.text.tokenizer import Tokenizer

@@ -22,7 +22,9 @@ from nmtkit.config.schema import DecodingConfig
 from nmtkit.corpora.corpus import Corpus, Lines, TextSource
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import LineReader, read_json, sha256_of
+from nmtkit.files import sha256_of
+from nmtkit.json_toml import read_json
+from nmtkit.lines import LineReader
 from nmtkit.model_folder import read_description, read_provenance
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of

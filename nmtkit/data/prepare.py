@@ -53,23 +53,16 @@ from nmtkit.data.training_text import (
 )
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import (
-    read_json,
-    remove_leftovers,
-    scratch_folder,
-    sha256_of_files,
-    versions,
-    write_atomically,
-    write_folder_atomically,
-    write_json,
-    write_lines,
-)
+from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, write_atomically, write_folder_atomically
+from nmtkit.json_toml import read_json, write_json
+from nmtkit.lines import write_lines
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages, language_test
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import join_segments, label_of
+from nmtkit.versions import versions
 
 FORMAT = 1
 TEXT_FORMAT = 3

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from nmtkit.config.schema import read_lengths
 from nmtkit.errors import DataError
-from nmtkit.files import read_json, write_json
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.vocabulary import SIDES
 
 _MANIFEST = {

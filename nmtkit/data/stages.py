@@ -13,7 +13,8 @@ from typing import Any
 
 from nmtkit.console import log
 from nmtkit.errors import DataError
-from nmtkit.files import read_json, sha256_of_files, write_folder_atomically, write_json
+from nmtkit.files import sha256_of_files, write_folder_atomically
+from nmtkit.json_toml import read_json, write_json
 
 _FACTS = "stage.json"
 

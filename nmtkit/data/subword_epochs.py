@@ -21,7 +21,8 @@ from nmtkit.data.processes import in_order
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports
 from nmtkit.errors import NmtkitError
-from nmtkit.files import check_space, read_json, write_folder_atomically, write_json
+from nmtkit.files import check_space, write_folder_atomically
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.tokenizer import Tokenizer
 
 _BLOCK_PAIRS = 2_000

@@ -44,7 +44,8 @@ from nmtkit.data.processes import in_order
 from nmtkit.data.quality_report import LINES_NAMED, Findings, shown_name
 from nmtkit.data.repeats import KeyFile, PairFile, key_of
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader, read_json, write_json
+from nmtkit.json_toml import read_json, write_json
+from nmtkit.lines import LineReader
 from nmtkit.text.normalization import without_moses
 
 Pair = tuple[str, str]

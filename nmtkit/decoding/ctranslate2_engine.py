@@ -19,7 +19,8 @@ from nmtkit.decoding.engine import Batching, Engine, Segment, Translation, Trans
 from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import positive, read_json, sha256_of
+from nmtkit.files import sha256_of
+from nmtkit.json_toml import positive, read_json
 from nmtkit.model_folder import read_description, read_provenance
 from nmtkit.run import find_model
 from nmtkit.text.tokenizer import Tokenizer

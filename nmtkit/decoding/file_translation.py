@@ -34,17 +34,9 @@ from nmtkit.decoding.engine import Batching, Engine, TranslationRequest
 from nmtkit.decoding.formats import OutputFormat, format_output, line_status
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
-from nmtkit.files import (
-    TEMPORARY_MARK,
-    LineReader,
-    json_line,
-    read_json,
-    remove_folder,
-    remove_leftovers,
-    sha256_of,
-    write_atomically,
-    write_json,
-)
+from nmtkit.files import TEMPORARY_MARK, remove_folder, remove_leftovers, sha256_of, write_atomically
+from nmtkit.json_toml import json_line, read_json, write_json
+from nmtkit.lines import LineReader
 from nmtkit.locks import locked
 
 if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from nmtkit.decoding.engine import Translation
-from nmtkit.files import json_line
+from nmtkit.json_toml import json_line
 from nmtkit.text.leftovers import leftovers
 
 OutputFormat = Literal["text", "n-best", "json", "pairs"]

@@ -13,7 +13,8 @@ from nmtkit.decoding.engine_choice import load_engine
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
-from nmtkit.files import sha256_of, write_json
+from nmtkit.files import sha256_of
+from nmtkit.json_toml import write_json
 
 
 def generate_corpora(

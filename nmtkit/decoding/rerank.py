@@ -19,7 +19,7 @@ from typing import Any
 from nmtkit.decoding.forced import ForcedScore
 from nmtkit.decoding.lengths import LengthPenalty
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader
+from nmtkit.lines import LineReader
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from nmtkit.config.corpus_entries import corpus_name, languages_of, one_language
 from nmtkit.distributed.workers import ComputedPrecision
 from nmtkit.errors import ModelError
 from nmtkit.evaluation.devices import device_of
-from nmtkit.files import any_number, as_text, positive, read_json, read_json_lines
+from nmtkit.files import as_text
+from nmtkit.json_toml import any_number, positive, read_json, read_json_lines
 from nmtkit.model.flops import TRAINING_FACTOR, Counters
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of

@@ -31,7 +31,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
 from nmtkit.evaluation.labels import LabelMetric, NumberMetric
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import TaskMetric
 from nmtkit.text import moses

@@ -9,7 +9,9 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import amount
 from nmtkit.evaluation.cost_tables import Table
 from nmtkit.experiments.rows import Finding, PlannedRun, Sweep
-from nmtkit.files import write_atomically, write_json, write_lines
+from nmtkit.files import write_atomically
+from nmtkit.json_toml import write_json
+from nmtkit.lines import write_lines
 from nmtkit.page import page, table, text
 
 _COLUMNS = [

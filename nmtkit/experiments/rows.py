@@ -18,7 +18,7 @@ from nmtkit.config.recipe import changed_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.console import log
 from nmtkit.errors import RecipeError
-from nmtkit.files import read_toml
+from nmtkit.json_toml import read_toml
 
 TABLE3 = Path(__file__).with_name("table3.toml")
 DERIVED = "d_model / num_heads"

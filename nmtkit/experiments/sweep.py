@@ -35,7 +35,8 @@ from nmtkit.distributed.workers import Workers, choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun
-from nmtkit.files import link_or_copy, measured, read_json, write_atomically, write_folder_atomically, write_json
+from nmtkit.files import link_or_copy, write_atomically, write_folder_atomically
+from nmtkit.json_toml import measured, read_json, write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run

@@ -23,11 +23,13 @@ from nmtkit.decoding.running_text import token_ids
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.export.parity import Ids, ParitySample, check_greedy, compare, sample_lines, search, take_sample
-from nmtkit.files import follow_umask, read_json, sha256_of_files, versions, write_folder_atomically, write_json
+from nmtkit.files import follow_umask, sha256_of_files, write_folder_atomically
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
+from nmtkit.versions import versions
 
 _PLAIN: dict[str, object] = {
     "min_length": 0, "no_repeat_ngram": 0, "coverage_penalty": 0.0, DecodingConfig.WELL_FORMED: False,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from nmtkit.config.corpus_entries import MANY_LANGUAGES
 from nmtkit.config.section import LANGUAGE_CODE
 from nmtkit.errors import ModelError
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.text.sentencepieces import sentencepiece_entries
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SIDES, SPECIAL_PIECES, UNK
 

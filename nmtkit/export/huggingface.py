@@ -24,7 +24,7 @@ from nmtkit.export.ctranslate2 import unsupported
 from nmtkit.export.foreign_vocabulary import LANGUAGES
 from nmtkit.export.openai_gpt import UNKNOWN_PIECE, their_rows, their_weights_of_gpt
 from nmtkit.export.seq2seq import ACTIVATIONS, SHARED, their_name, width_axis, width_order
-from nmtkit.files import write_json
+from nmtkit.json_toml import write_json
 from nmtkit.model_folder import LoadedModel
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer

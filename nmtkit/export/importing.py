@@ -12,7 +12,7 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import openai_gpt, seq2seq
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model_folder import is_model_folder, save_model
 
 

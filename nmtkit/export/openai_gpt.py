@@ -23,7 +23,8 @@ from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
-from nmtkit.files import content_of, read_json
+from nmtkit.files import content_of
+from nmtkit.json_toml import read_json
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 

@@ -23,7 +23,7 @@ from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import score
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 from nmtkit.model_folder import LoadedModel
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of

@@ -21,7 +21,7 @@ from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.foreign_vocabulary import read_vocabulary
 from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer, sinusoidal_positions
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK

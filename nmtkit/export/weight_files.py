@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.errors import ModelError
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_tensors
 from nmtkit.text.tokenizer import Tokenizer
 

@@ -5,7 +5,7 @@ import re
 from nmtkit.config.corpus_entries import languages_of
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 from nmtkit.reports.attention_maps import printable
 from nmtkit.reports.run_facts import RunFacts, form_of_score, num_parameters
 from nmtkit.run import Run

@@ -14,7 +14,9 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
 from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.metrics import Scorer, read_scores
-from nmtkit.files import as_text, read_json, read_lines, read_toml
+from nmtkit.files import as_text
+from nmtkit.json_toml import read_json, read_toml
+from nmtkit.lines import read_lines
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.reports.played import PLAYED
 from nmtkit.run import Run

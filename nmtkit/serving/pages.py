@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nmtkit.files import nmtkit_version
 from nmtkit.page import asset, json_script, live_page, page, plain, table
 from nmtkit.serving.http import Response
+from nmtkit.versions import nmtkit_version
 
 _SUMMARIES = {
     ("get", "/"): "A page to translate on.",

@@ -15,7 +15,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader, json_line
+from nmtkit.json_toml import json_line
+from nmtkit.lines import LineReader
 from nmtkit.text.sentences import sentence_starts
 
 Method = Literal["identity", "tf-idf", "textrank", "sumbasic", "cheating"]

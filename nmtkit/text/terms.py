@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader
+from nmtkit.lines import LineReader
 from nmtkit.text.scripts import UNSPACED, letters, words_and_signs
 
 Kind = Literal["tags", "urls", "emails", "numbers"]

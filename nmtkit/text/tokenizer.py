@@ -24,7 +24,8 @@ from typing import Any
 from nmtkit.config.corpus_entries import MANY_LANGUAGES, one_language
 from nmtkit.config.data_schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
 from nmtkit.errors import DataError, ModelError, RecipeError
-from nmtkit.files import content_of, read_json, write_bytes_atomically, write_json
+from nmtkit.files import content_of, write_bytes_atomically
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.gpt_bpe import GptBpe
 from nmtkit.text.normalization import FIELD_MARK, NEWLINE, TAB, Normalization
 from nmtkit.text.sentencepieces import MAX_LEARNED_BYTES, ImportedPieces, SentencePiece

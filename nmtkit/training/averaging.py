@@ -22,7 +22,8 @@ from nmtkit.console import counted
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import measured, read_json, remove_pipe, write_json
+from nmtkit.files import remove_pipe
+from nmtkit.json_toml import measured, read_json, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import (
     check_sum,

@@ -15,7 +15,7 @@ from typing import Any
 
 from nmtkit.console import log
 from nmtkit.errors import NmtkitError
-from nmtkit.files import append_json_line, read_json_lines, write_json_lines
+from nmtkit.json_toml import append_json_line, read_json_lines, write_json_lines
 from nmtkit.run import Run
 from nmtkit.training.state import Progress, TrainingState, whole_states
 

@@ -15,7 +15,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
 from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.evaluation.cost import read_metrics
-from nmtkit.files import append_json_line, write_json_lines
+from nmtkit.json_toml import append_json_line, write_json_lines
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.training.loop import Meter, Update

@@ -21,7 +21,8 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
-from nmtkit.files import read_json, remove_folder, sha256_of, versions, write_json_lines
+from nmtkit.files import remove_folder, sha256_of
+from nmtkit.json_toml import read_json, write_json_lines
 from nmtkit.model_folder import read_description, read_provenance, read_tensors, same_bits, step_of
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
@@ -33,6 +34,7 @@ from nmtkit.training.precision import with_precision
 from nmtkit.training.state import MEASURED, Progress, TrainingState, execution_facts, remove_old_states, whole_states
 from nmtkit.training.transfer import initial_weights
 from nmtkit.training.validation import Validator
+from nmtkit.versions import versions
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second, read_metrics
 from nmtkit.evaluation.devices import processor_name
-from nmtkit.files import check_space, existing, free_bytes, remove_leftovers, write_json
+from nmtkit.files import check_space, existing, free_bytes, remove_leftovers
+from nmtkit.json_toml import write_json
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import damage, save_model
 from nmtkit.run import Run

@@ -28,21 +28,15 @@ from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import (
-    read_json,
-    remove_folder,
-    sha256_of,
-    sha256_of_files,
-    versions,
-    write_folder_atomically,
-    write_json,
-)
+from nmtkit.files import remove_folder, sha256_of, sha256_of_files, write_folder_atomically
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import Counters
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, write_tensors
 from nmtkit.run import Run
 from nmtkit.training.optimizer import freeze, new_optimizer
+from nmtkit.versions import versions
 
 KEPT_STATES = 2
 MEASURED = ("seconds", "joules")

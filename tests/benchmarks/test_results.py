@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.files import read_json, read_lines
+from nmtkit.json_toml import read_json
+from nmtkit.lines import read_lines
 from tests.conftest import write_corpus
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,9 @@ from nmtkit.config.recipe import builtin_recipes, load_recipe
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
-from nmtkit.files import nmtkit_version, read_json, write_json
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.training.state import sum_of_state
+from nmtkit.versions import nmtkit_version
 from tests.conftest import Outcome, RunCommand
 
 HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]

@@ -6,7 +6,8 @@ import pytest
 
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.devices import processor_name
-from nmtkit.files import read_json, write_json, write_lines
+from nmtkit.json_toml import read_json, write_json
+from nmtkit.lines import write_lines
 from tests.conftest import RunCommand, TinyProject
 
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]

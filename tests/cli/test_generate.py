@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from tests.conftest import RunCommand
 
 RECIPE = """

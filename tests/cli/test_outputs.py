@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.files import read_json_lines
+from nmtkit.json_toml import read_json_lines
 from tests.conftest import RunCommand, TinyProject
 
 LINES = [f"ab cde fg {word}" for word in ("hij", "kl", "mno", "pq") * 10]

@@ -34,7 +34,8 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
-from nmtkit.files import TEMPORARY_MARK, read_json
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.text.terms import Glossary
 from nmtkit.training.session import train

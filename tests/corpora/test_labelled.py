@@ -14,7 +14,7 @@ from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.readers import READERS
 from nmtkit.data.prepare import prepare
 from nmtkit.errors import DataError
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 
 MIRROR = os.environ.get("NMTKIT_MIRROR", "")
 real_corpora = pytest.mark.skipif(not MIRROR, reason="real corpora: set NMTKIT_MIRROR to a mirror folder")

@@ -16,7 +16,7 @@ from nmtkit.data.batching import plan_of_epoch
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.data.shards import PairData, read_manifest, tempered
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 from nmtkit.run import Run
 
 WORDS = {

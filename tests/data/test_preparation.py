@@ -18,7 +18,8 @@ from nmtkit.data.prepare import Preparation, prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
+from nmtkit.files import TEMPORARY_MARK, sha256_of_files
+from nmtkit.json_toml import read_json
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import UNK
 from nmtkit.training.session import train

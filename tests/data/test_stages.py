@@ -20,7 +20,8 @@ from nmtkit.data.prepare import prepare
 from nmtkit.data.processes import PRELOADED
 from nmtkit.data.training_text import TrainingText, TrainingTextReader
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, read_json, write_json
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.run import LOCK_NAME, Run
 from nmtkit.text.tokenizer import Tokenizer
 

@@ -14,7 +14,8 @@ from nmtkit.data import encoding, subword_learning
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError
-from nmtkit.files import read_json, read_lines
+from nmtkit.json_toml import read_json
+from nmtkit.lines import read_lines
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 

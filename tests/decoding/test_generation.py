@@ -27,7 +27,8 @@ from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
 from nmtkit.experiments.sweep import prepare_sweep
-from nmtkit.files import read_json, read_lines, write_lines
+from nmtkit.json_toml import read_json
+from nmtkit.lines import read_lines, write_lines
 from nmtkit.model_folder import save_model
 from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from nmtkit.decoding.forced import ForcedScore
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.rerank import Feature, NBestList, Ranked, as_lines, read_lists, rerank
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader
+from nmtkit.lines import LineReader
 
 Table = dict[str, tuple[float, int]]
 """Stands in for a model: the log-probability of a hypothesis, and its tokens."""

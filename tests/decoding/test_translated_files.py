@@ -26,7 +26,8 @@ from nmtkit.decoding.file_translation import (
 )
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, read_json, remove_folder, write_json
+from nmtkit.files import TEMPORARY_MARK, remove_folder
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.tokenizer import Tokenizer
 from tests.decoding.models import model_for
 

@@ -15,7 +15,8 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.metrics import score
-from nmtkit.files import read_json, read_json_lines, read_lines
+from nmtkit.json_toml import read_json, read_json_lines
+from nmtkit.lines import read_lines
 from nmtkit.pipeline import RunResult
 from nmtkit.pipeline import run as run_all
 from nmtkit.reports.run_facts import example_pair, read_run

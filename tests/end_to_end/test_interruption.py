@@ -18,7 +18,8 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.training import loop, reporting
 from nmtkit.training.session import TrainingResult, train
 from tests.conftest import write_corpus

@@ -14,7 +14,8 @@ from nmtkit.decoding.formats import line_status
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError
-from nmtkit.files import read_json, sha256_of, write_json
+from nmtkit.files import sha256_of
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.resume import lengths_seen
 from nmtkit.training.session import train

@@ -27,7 +27,8 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.evalb import evaluate
-from nmtkit.files import read_json, read_lines
+from nmtkit.json_toml import read_json
+from nmtkit.lines import read_lines
 from nmtkit.model_folder import load_model
 from nmtkit.pipeline import run
 from nmtkit.reports.attention_maps import attention_maps

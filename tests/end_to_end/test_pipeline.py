@@ -19,7 +19,9 @@ from nmtkit.decoding.ctranslate2_engine import exports_of
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metrics import Score
-from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines, read_lines, sha256_of_files
+from nmtkit.files import TEMPORARY_MARK, sha256_of_files
+from nmtkit.json_toml import read_json, read_json_lines
+from nmtkit.lines import read_lines
 from nmtkit.run import Run
 from tests.forked import run_forked
 

@@ -17,7 +17,7 @@ import pytest
 import nmtkit
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
-from nmtkit.files import read_json, read_json_lines
+from nmtkit.json_toml import read_json, read_json_lines
 from tests.conftest import write_corpus
 from tests.forked import Forked
 

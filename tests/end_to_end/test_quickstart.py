@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.corpora.synthetic import PHENOMENA
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import torch
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import matmul_flops_per_second, read_cost, training_cost
 from nmtkit.evaluation.cost_tables import cost_tables, newstest2014_bleu, prediction_table, table_two, training_table
-from nmtkit.files import write_json
+from nmtkit.json_toml import write_json
 
 STATE: dict[str, Any] = {
     "step": 1000,

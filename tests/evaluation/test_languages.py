@@ -16,7 +16,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, Scorer, left_out, score, sentence_utility
 from nmtkit.evaluation.rouge import ROUGE_METRICS
-from nmtkit.files import read_json, write_json
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.text import scripts
 from nmtkit.text.scripts import bleu_tokenizer, scripts_of
 

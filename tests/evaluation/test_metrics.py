@@ -27,7 +27,7 @@ from nmtkit.evaluation.metrics import (
     score,
     scores_as_json,
 )
-from nmtkit.files import read_lines
+from nmtkit.lines import read_lines
 from nmtkit.text import moses
 
 REFERENCES = [

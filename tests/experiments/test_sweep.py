@@ -23,7 +23,8 @@ from nmtkit.evaluation.metrics import score
 from nmtkit.experiments.results import make_report, result_tables, write_report
 from nmtkit.experiments.rows import PlannedRun, Sweep, plan, read_sweep
 from nmtkit.experiments.sweep import finished_result, prepare_sweep, refuse_another_sweep, run_here
-from nmtkit.files import read_json, read_json_lines, sha256_of, sha256_of_files
+from nmtkit.files import sha256_of, sha256_of_files
+from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
 

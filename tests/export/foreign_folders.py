@@ -9,7 +9,7 @@ import sentencepiece
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
-from nmtkit.files import write_json
+from nmtkit.json_toml import write_json
 from tests.export.tiny_models import PAIRS
 
 SIZES: dict[str, Any] = {

@@ -20,7 +20,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
 from nmtkit.export.export import export
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses

@@ -15,7 +15,7 @@ from nmtkit.decoding.ctranslate2_engine import Export, exports_of
 from nmtkit.decoding.engine_choice import choose_export
 from nmtkit.errors import ModelError
 from nmtkit.export.export import export
-from nmtkit.files import read_json, write_json
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.tokenizer import Tokenizer
 
 GREEDY: dict[str, object] = {"beam": 1}

@@ -13,7 +13,7 @@ from nmtkit.cli.main import main
 from nmtkit.config.schema import TrainingLengths
 from nmtkit.export import huggingface
 from nmtkit.export.export import export
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model
 from tests.forked import run_forked
 

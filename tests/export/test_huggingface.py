@@ -11,7 +11,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import ModelError
 from nmtkit.export import huggingface
 from nmtkit.export.export import export
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model
 from nmtkit.text.vocabulary import EOS, PAD
 

@@ -31,7 +31,7 @@ from nmtkit.export import huggingface
 from nmtkit.export.export import export
 from nmtkit.export.importing import import_model
 from nmtkit.export.openai_gpt import their_rows
-from nmtkit.files import read_json, write_json
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import LoadedModel, load_model, load_tensors, save_model

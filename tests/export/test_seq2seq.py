@@ -26,7 +26,7 @@ from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.export import huggingface
 from nmtkit.export.export import export
 from nmtkit.export.importing import import_model
-from nmtkit.files import read_json, write_json
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.model_folder import LoadedModel, load_model, load_tensors, read_description
 from nmtkit.run import Run, find_model
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK

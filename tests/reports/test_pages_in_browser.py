@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.files import read_json_lines
+from nmtkit.json_toml import read_json_lines
 from nmtkit.reports.run_facts import read_run
 from nmtkit.reports.run_page import report_page
 

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from nmtkit.cli.main import main
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost_tables import scientific, training_table
-from nmtkit.files import read_json, read_json_lines, read_lines, sha256_of, write_json
+from nmtkit.files import sha256_of
+from nmtkit.json_toml import read_json, read_json_lines, write_json
+from nmtkit.lines import read_lines
 from nmtkit.page import json_script, live_page, page, switches, table, text
 from nmtkit.reports.card import card
 from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, reports_shown

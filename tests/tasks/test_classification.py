@@ -27,7 +27,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model.decoder_only import DecoderOnly, build_model
 from nmtkit.model.flops import TRAINING_FACTOR, count_parameters, forward_flops
 from nmtkit.model_folder import load_model

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from nmtkit.errors import DataError
-from nmtkit.files import LineReader
+from nmtkit.lines import LineReader
 from nmtkit.text import extraction
 from nmtkit.text.extraction import Example, Method, cut, rank, read_examples
 

@@ -9,7 +9,7 @@ import torch
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model
 from nmtkit.text.tokenizer import Tokenizer

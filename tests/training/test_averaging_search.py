@@ -11,7 +11,7 @@ import pytest
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.errors import DataError, ModelError
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.training import averaging

@@ -10,7 +10,8 @@ import pytest
 
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.model_folder import read_tensors, same_bits, step_of
 from nmtkit.run import Run, find_model
 from nmtkit.training import loop, reporting, resume, state, validation

@@ -11,7 +11,7 @@ import torch
 
 from nmtkit.console import log
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.files import read_json_lines
+from nmtkit.json_toml import read_json_lines
 from nmtkit.training import energy
 from nmtkit.training.energy import EnergyMeter, nvml_counter, rapl_counter
 from tests.conftest import TinyProject

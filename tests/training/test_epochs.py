@@ -18,7 +18,8 @@ from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError, RecipeError
-from nmtkit.files import TEMPORARY_MARK, read_json, read_json_lines
+from nmtkit.files import TEMPORARY_MARK
+from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.run import Run
 from nmtkit.training import epochs as drawn_epochs
 from nmtkit.training.epochs import TrainingPairs, training_pairs

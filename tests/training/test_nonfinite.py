@@ -18,7 +18,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
-from nmtkit.files import read_json, read_json_lines
+from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.run import Run
 from nmtkit.training import loop
 from nmtkit.training import nonfinite as finite

@@ -19,7 +19,8 @@ from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
-from nmtkit.files import read_json, sha256_of, write_json
+from nmtkit.files import sha256_of
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.flops import forward_flops
 from nmtkit.model_folder import read_tensors, write_tensors
 from nmtkit.run import Run

@@ -15,7 +15,7 @@ from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.errors import NmtkitError
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.run import Run
 from nmtkit.training import precision

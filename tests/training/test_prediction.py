@@ -14,7 +14,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.cost_tables import prediction_fared, prediction_table, table_two
 from nmtkit.evaluation.devices import processor_name
-from nmtkit.files import read_json
+from nmtkit.json_toml import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.training.prediction import ASSUMED_MFU, REACHED, Hardware, PairLengths, predict
 from tests.conftest import TinyProject

@@ -22,7 +22,7 @@ from nmtkit.console import log
 from nmtkit.distributed import workers
 from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.errors import NmtkitError
-from nmtkit.files import read_json_lines
+from nmtkit.json_toml import read_json_lines
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.training import reporting

@@ -13,7 +13,8 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data.batch import Batch
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import read_json, remove_folder
+from nmtkit.files import remove_folder
+from nmtkit.json_toml import read_json
 from nmtkit.run import Run
 from nmtkit.training import validation
 from nmtkit.training.loss import batch_loss

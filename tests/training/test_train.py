@@ -23,7 +23,8 @@ from nmtkit import model_folder
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, read_json, sha256_of_files
+from nmtkit.files import TEMPORARY_MARK, sha256_of_files
+from nmtkit.json_toml import read_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import LOCK_NAME, Run
 from nmtkit.training import loop, session, state, validation

@@ -1,0 +1,128 @@
+"""Lines of text files, plain or compressed.
+
+Text is split into lines at ``\\n`` only: U+2028, U+0085, form feeds and lone carriage returns stay inside their line.
+"""
+
+import codecs
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Literal, cast
+
+from nmtkit.compression import DAMAGED, decompressed, kind_of
+from nmtkit.errors import DataError
+from nmtkit.files import open_plain, write_atomically
+
+
+class LineReader:
+    """Iterator over the lines of a file or binary stream, split at ``\\n`` only, which counts irregularities.
+
+    One carriage return at the end of a line (CRLF text) is removed and counted.
+
+    Attributes:
+        num_lines: number of lines read so far, including those before this part of the text.
+        carriage_returns: number of lines that ended in CRLF.
+        has_byte_order_mark: the text began with a byte-order mark, which is removed.
+        invalid_lines: numbers (from 1) of the lines whose invalid UTF-8 was replaced by U+FFFD.
+    """
+
+    def __init__(
+        self,
+        source: Path | Iterable[bytes],
+        *,
+        name: str | None = None,
+        errors: Literal["strict", "replace", "surrogateescape"] = "strict",
+        lines_before: int = 0,
+    ) -> None:
+        """Args:
+        source: a path (decompressed by its suffix, such as ``.gz``) or an open binary stream.
+        name: name of the source in messages; by default its path.
+        errors: ``strict`` raises at invalid UTF-8, ``replace`` replaces it and records the line number,
+            ``surrogateescape`` leaves each invalid byte in the line as U+DC80 to U+DCFF.
+        lines_before: number of lines of the text before this part.
+        """
+        self._source = source
+        self._errors = errors
+        self.name = name if name is not None else str(source)
+        self._kind = kind_of(self.name) or "compressed"
+        self.num_lines = lines_before
+        self.carriage_returns = 0
+        self.has_byte_order_mark = False
+        self.invalid_lines: list[int] = []
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield each line without its line end.
+
+        Raises:
+            DataError: the file cannot be read, is not valid UTF-8 (under ``strict``) or is damaged.
+        """
+        for raw in self.raw_lines():
+            yield self._text_of(raw)
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """Yield each line as it is stored, with its line end, and count only the lines.
+
+        Raises:
+            DataError: the file cannot be read or is damaged.
+        """
+        source = self._source
+        with open_binary(source) if isinstance(source, Path) else nullcontext(source) as stream:
+            try:
+                for raw in stream:
+                    self.num_lines += 1
+                    yield raw
+            except EOFError:
+                raise DataError(
+                    f"{self.name}: the {self._kind} file is cut short after line {self.num_lines}; "
+                    "fetch or compress it again"
+                ) from None
+            except DAMAGED as error:
+                raise DataError(
+                    f"{self.name}: damaged or not a {self._kind} file (after line {self.num_lines}: {error}); "
+                    "fetch or compress it again"
+                ) from None
+
+    def _text_of(self, raw: bytes) -> str:
+        raw = raw.removesuffix(b"\n")
+        if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+            self.has_byte_order_mark = True
+        if raw.endswith(b"\r"):
+            raw = raw[:-1]
+            self.carriage_returns += 1
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self._errors == "strict":
+                raise DataError(
+                    f"{self.name}, line {self.num_lines}: invalid UTF-8 (byte 0x{raw[error.start]:02x} at position "
+                    f"{error.start + 1}); convert the file to UTF-8 or correct the line"
+                ) from None
+            if self._errors == "replace":
+                self.invalid_lines.append(self.num_lines)
+            return raw.decode("utf-8", errors=self._errors)
+
+
+def open_binary(path: Path) -> io.BufferedIOBase:
+    """Open a file for reading its bytes, decompressed by its suffix (``.gz``, ``.xz``, ``.bz2``, ``.zst``).
+
+    Raises:
+        DataError: the file is missing, is a folder or may not be read.
+    """
+    return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return all lines of a plain or compressed file, split at ``\\n`` only; the final line end may be missing.
+
+    Raises:
+        DataError: see LineReader.
+    """
+    return list(LineReader(path))
+
+
+def write_lines(path: Path, lines: Iterator[str] | list[str]) -> None:
+    """Write lines to a file, atomically."""
+    with write_atomically(path) as file:
+        file.writelines(f"{line}\n" for line in lines)

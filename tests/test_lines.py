@@ -1,0 +1,138 @@
+"""Lines: split at line feeds only, and every fault names file and line."""
+
+import gzip
+import io
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nmtkit.errors import DataError
+from nmtkit.lines import LineReader, read_lines, write_lines
+
+TEXT = "Ein Haus.\nZwei Häuser.\n"
+
+line_text = st.text().map(lambda text: text.replace("\n", "")).filter(lambda text: not text.endswith("\r"))
+
+
+@pytest.fixture
+def damaged_gzip(tmp_path: Path) -> Path:
+    """A gzip file of many lines, of which the second half is missing."""
+    whole = gzip.compress("".join(f"line {number} {number**5}\n" for number in range(20_000)).encode())
+    path = tmp_path / "cut.en.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+class TestLines:
+    @pytest.mark.parametrize(
+        "character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\u00a0", "\ufeff", "\0"]
+    )
+    @pytest.mark.parametrize("suffix", ["", ".gz"])
+    def test_only_a_line_feed_ends_a_line(self, tmp_path: Path, character: str, suffix: str) -> None:
+        content = f"a{character}b\n{character}c\n".encode()
+        path = tmp_path / f"text{suffix}"
+        path.write_bytes(gzip.compress(content) if suffix else content)
+        assert read_lines(path) == [f"a{character}b", f"{character}c"]
+
+    def test_the_carriage_return_of_a_crlf_is_removed_and_counted(self, tmp_path: Path) -> None:
+        path = tmp_path / "text"
+        path.write_bytes(b"a\r\nb\nc\rd\r\ne\r\r\n\r\n")
+        reader = LineReader(path)
+        assert list(reader) == ["a", "b", "c\rd", "e\r", ""]
+        assert (reader.num_lines, reader.carriage_returns) == (5, 4)
+
+    @pytest.mark.parametrize(
+        ("content", "lines"),
+        [(b"", []), (b"\n", [""]), (b"a", ["a"]), (b"a\n", ["a"]), (b"a\n\n", ["a", ""]), (b"\n\na", ["", "", "a"])],
+    )
+    def test_a_missing_final_line_end_makes_no_difference(
+        self, tmp_path: Path, content: bytes, lines: list[str]
+    ) -> None:
+        path = tmp_path / "text"
+        path.write_bytes(content)
+        assert read_lines(path) == lines
+
+    def test_compressed_and_plain_files_have_the_same_lines(self, tmp_path: Path) -> None:
+        (tmp_path / "plain").write_bytes(TEXT.encode())
+        (tmp_path / "packed.gz").write_bytes(gzip.compress(TEXT.encode()))
+        assert read_lines(tmp_path / "packed.gz") == read_lines(tmp_path / "plain") == ["Ein Haus.", "Zwei Häuser."]
+
+    def test_a_gzip_file_of_two_parts_is_read_to_its_end(self, tmp_path: Path) -> None:
+        (tmp_path / "two.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\nd\n"))
+        assert read_lines(tmp_path / "two.gz") == ["a", "bc", "d"]
+
+    def test_a_truncated_gzip_file_is_named_with_its_last_whole_line(self, damaged_gzip: Path) -> None:
+        reader = LineReader(damaged_gzip)
+        with pytest.raises(DataError, match="cut short") as caught:
+            list(reader)
+        assert str(damaged_gzip) in str(caught.value)
+        assert f"after line {reader.num_lines};" in str(caught.value)
+        assert reader.num_lines > 1000
+
+    def test_a_gz_file_that_is_no_gzip_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "plain.gz"
+        path.write_text(TEXT, encoding="utf-8")
+        with pytest.raises(DataError, match="not a gzip file") as caught:
+            read_lines(path)
+        assert str(path) in str(caught.value)
+
+    def test_a_gzip_file_with_a_wrong_byte_is_named(self, tmp_path: Path) -> None:
+        content = bytearray(gzip.compress(TEXT.encode() * 1000))
+        content[len(content) // 2] ^= 0xFF
+        path = tmp_path / "wrong.gz"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"damaged|cut short") as caught:
+            read_lines(path)
+        assert str(path) in str(caught.value)
+
+    def test_invalid_utf8_is_told_with_file_line_byte_and_position(self, tmp_path: Path) -> None:
+        path = tmp_path / "text.de"
+        path.write_bytes(b"gut\nH\xe4user\n")
+        with pytest.raises(DataError) as caught:
+            read_lines(path)
+        assert f"{path}, line 2: invalid UTF-8 (byte 0xe4 at position 2)" in str(caught.value)
+
+    def test_replaced_invalid_utf8_keeps_the_lines_and_their_numbers(self, tmp_path: Path) -> None:
+        path = tmp_path / "text.de"
+        path.write_bytes(b"gut\nH\xe4user\ngut\n\xff\n")
+        reader = LineReader(path, errors="replace")
+        assert list(reader) == ["gut", "H\ufffduser", "gut", "\ufffd"]
+        assert reader.invalid_lines == [2, 4]
+
+    def test_invalid_bytes_can_be_left_in_their_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "text.de"
+        path.write_bytes(b"gut\nH\xe4us\xc3\xa9r\n\xff\n")
+        assert list(LineReader(path, errors="surrogateescape")) == ["gut", "H\udce4us\xe9r", "\udcff"]
+
+    def test_surrogates_and_overlong_forms_are_invalid(self, tmp_path: Path) -> None:
+        for content in (b"\xed\xa0\x80\n", b"\xc0\xaf\n", b"\xf4\x90\x80\x80\n"):
+            (tmp_path / "text").write_bytes(content)
+            with pytest.raises(DataError, match="line 1: invalid UTF-8"):
+                read_lines(tmp_path / "text")
+
+    def test_a_stream_is_called_by_the_given_name(self) -> None:
+        reader = LineReader(io.BytesIO(b"\xff\n"), name="stdin")
+        with pytest.raises(DataError, match=r"^stdin, line 1: "):
+            list(reader)
+
+    @pytest.mark.parametrize("suffix", ["", ".gz"])
+    def test_a_missing_file_and_a_folder_are_named(self, tmp_path: Path, suffix: str) -> None:
+        with pytest.raises(DataError, match="no such file") as caught:
+            read_lines(tmp_path / f"missing{suffix}")
+        assert str(tmp_path / f"missing{suffix}") in str(caught.value)
+        (tmp_path / f"folder{suffix}").mkdir()
+        with pytest.raises(DataError, match="is a folder") as caught:
+            read_lines(tmp_path / f"folder{suffix}")
+        assert str(tmp_path / f"folder{suffix}") in str(caught.value)
+
+    @settings(deadline=None, max_examples=50)
+    @given(lines=st.lists(line_text))
+    @example(lines=["\u2028", "", "\r a", "\x0b\x0c\x1c", "\u0085", "🙂", "\ufeff"])
+    def test_written_lines_are_read_back_unchanged(self, lines: list[str]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("text", "text.gz"):
+                write_lines(Path(folder) / name, lines)
+                assert read_lines(Path(folder) / name) == lines
