@@ -139,22 +139,18 @@ def main() -> None:
                 found = []
                 for seed in arguments.seeds:
                     settings = [*of_corpora, *MODELS[model], f"training.seed={seed}", *arguments.set]
-                    first = arguments.work / f"{extractor}-{model}-first-{seed}"
+                    first = arguments.work / f"{extractor}-{model}-first-{arguments.first_updates}-{seed}"
                     of_first = [
                         f"data.max_source_tokens={FIRST_LENGTH}",
                         f"training.max_steps={arguments.first_updates}",
                     ]
-                    prepared = arguments.work / f"data-{extractor}"
-                    train(
-                        first,
-                        prepared.with_name(f"{prepared.name}-{FIRST_LENGTH}"),
-                        settings + of_first,
-                        arguments.threads,
-                    )
-                    run = arguments.work / f"{extractor}-{model}-{length}-{seed}"
+                    data = arguments.work / f"data-{extractor}-{FIRST_LENGTH}"
+                    train(first, data, settings + of_first, arguments.threads)
+                    updates = f"{arguments.first_updates}+{arguments.updates}"
+                    run = arguments.work / f"{extractor}-{model}-{length}-{updates}-{seed}"
                     of_run = [f"data.max_source_tokens={length}", f"training.max_steps={arguments.updates}"]
                     of_run += [f"training.init={json.dumps(str(first.resolve()))}", *CONTINUED]
-                    train(run, prepared.with_name(f"{prepared.name}-{length}"), settings + of_run, arguments.threads)
+                    train(run, data.with_name(f"data-{extractor}-{length}"), settings + of_run, arguments.threads)
                     found.append(measure(run))
                     print(f"{run.name}: {found[-1]}", file=sys.stderr, flush=True)
                 nlls = [one["nll"] for one in found]
