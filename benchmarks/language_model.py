@@ -23,7 +23,7 @@ LENGTH, BATCH = 64, 12
 
 def nmtkit(work: Path, mirror: Path, threads: int, updates: int, number: int, compiled: bool) -> dict[str, float]:
     """Train with nmtkit; return the loss of the validation text and the characters per second of training."""
-    run = work / f"nmtkit{'-compiled' * compiled}-{number}"
+    run = work / f"nmtkit{'-compiled' if compiled else ''}-{number}"
     command = [Path(sys.executable).with_name("nmtkit"), "run", "shakespeare", "--run-dir", run, "--mirror", mirror]
     settings = ["training.precision=float32", f"training.max_steps={updates}", "training.validate_every_steps=100000",
                 f"training.seed={number + 1}", "training.report_every_steps=50",
@@ -94,9 +94,9 @@ def main() -> None:
     text = (arguments.mirror / folder / "input.txt").read_text(encoding="utf-8")
     found: dict[str, list[dict[str, float]]] = {}
     for number in range(arguments.rounds):
-        for compiled in (False, True)[: 1 + arguments.compile]:
+        for compiled in [False, True] if arguments.compile else [False]:
             common = (arguments.threads, arguments.updates, number, compiled)
-            suffix = ", compiled" * compiled
+            suffix = ", compiled" if compiled else ""
             results = {
                 "nmtkit": nmtkit(arguments.work, arguments.mirror, *common),
                 "GPT2LMHeadModel": gpt2(text, *common),

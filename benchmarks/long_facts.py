@@ -24,9 +24,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nmtkit.corpora.facts import SPLITS, VALUES, generate
-from nmtkit.json_toml import write_json
+from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.lines import write_lines
-from nmtkit.text.extraction import Example, rank
+from nmtkit.run import Run
+from nmtkit.text.extraction import Example, Method, rank
 
 MODELS = {
     "T-DMCA": [],
@@ -60,7 +61,7 @@ def attainable_nll(pairs: Iterable[tuple[str, str]], length: int) -> float:
     return math.log(len(VALUES)) * unseen / tokens
 
 
-def corpora(work: Path, extractor: str) -> list[str]:
+def corpora(work: Path, extractor: Method) -> list[str]:
     """Return the settings of the corpora in the order of an extractor, after writing their files."""
     if extractor == "identity":
         return []
@@ -83,36 +84,49 @@ def nmtkit(command: str, *arguments: str | Path, threads: int | None = None) -> 
     subprocess.run([*called, *options], check=True, stdout=subprocess.DEVNULL)
 
 
-def train(run: Path, prepared: Path, settings: list[str], threads: int) -> None:
+def train(folder: Path, prepared: Path, settings: list[str], threads: int) -> None:
     """Train a model and average its last checkpoints, unless that is done."""
+    run = Run(folder)
     stated = [part for setting in settings for part in ("--set", setting)]
-    if not (prepared / "data" / "manifest.json").is_file():
+    if not Run(prepared).is_prepared():
         nmtkit("prepare", "long-facts", "--run-dir", prepared, *stated)
-        shutil.rmtree(prepared / "prepare", ignore_errors=True)
-    if not (run / "data" / "manifest.json").is_file():
-        shutil.rmtree(run / "data", ignore_errors=True)
-        shutil.copytree(prepared / "data", run / "data")
-        nmtkit("prepare", "long-facts", "--run-dir", run, *stated)
-    if not (run / "averaged" / "model.json").is_file():
-        nmtkit("train", "long-facts", "--run-dir", run, *stated, threads=threads)
-        nmtkit("average", run)
+        shutil.rmtree(Run(prepared).stages, ignore_errors=True)
+    if not run.is_prepared():
+        shutil.rmtree(run.data, ignore_errors=True)
+        shutil.copytree(Run(prepared).data, run.data)
+        nmtkit("prepare", "long-facts", "--run-dir", folder, *stated)
+    if not run.averaged.is_dir():
+        nmtkit("train", "long-facts", "--run-dir", folder, *stated, threads=threads)
+        nmtkit("average", folder)
 
 
-def measure(run: Path) -> dict[str, float]:
+def train_twice(arguments: argparse.Namespace, extractor: Method, model: str, length: int, seed: int) -> Path:
+    """Train a model with 1,024 tokens of the source, then with its own length; return the second run."""
+    work, updates = arguments.work, arguments.updates
+    common = [*corpora(work, extractor), *MODELS[model], f"training.seed={seed}", *arguments.set]
+    first = work / f"{extractor}-{model}-first-{arguments.first_updates}-{seed}"
+    settings = [f"data.max_source_tokens={FIRST_LENGTH}", f"training.max_steps={arguments.first_updates}"]
+    train(first, work / f"data-{extractor}-{FIRST_LENGTH}", common + settings, arguments.threads)
+    second = work / f"{extractor}-{model}-{length}-{arguments.first_updates}+{updates}-{seed}"
+    settings = [f"data.max_source_tokens={length}", f"training.max_steps={updates}", *CONTINUED]
+    settings.append(f"training.init={json.dumps(str(first.resolve()))}")
+    train(second, work / f"data-{extractor}-{length}", common + settings, arguments.threads)
+    return second
+
+
+def measure(folder: Path) -> dict[str, float]:
     """Return the nll of a trained model, the attainable one, and seconds per update."""
     from nmtkit.decoding.forced import ForcedDecoder
 
-    result = run / "long_facts.json"
+    run, result = Run(folder), folder / "long_facts.json"
     if result.is_file():
-        return dict(json.loads(result.read_text(encoding="utf-8")))
-    lines = [(run / "data" / "test" / f"facts-test.{side}.txt").read_text("utf-8") for side in ("source", "reference")]
-    pairs = list(zip(*(text.splitlines() for text in lines), strict=True))
-    scores = ForcedDecoder.load(run, precision="float32").score(pairs)
-    length = json.loads((run / "averaged" / "model.json").read_text("utf-8"))["training_lengths"]["max_source_tokens"]
-    last = json.loads((run / "metrics.jsonl").read_text("utf-8").splitlines()[-1])
+        return dict(read_json(result))
+    pairs = list(zip(*run.test_text("facts-test").read(), strict=True))
+    scores = ForcedDecoder.load(folder, precision="float32").score(pairs)
+    last = read_json_lines(run.metrics)[-1]
     found = {
         "nll": -math.fsum(score.log_prob for score in scores) / sum(len(score.ids) for score in scores),
-        "attainable": attainable_nll(pairs, length),
+        "attainable": attainable_nll(pairs, run.recipe().data.max_source_tokens),
         "seconds": last["seconds"] / last["step"],
     }
     write_json(result, found)
@@ -133,24 +147,11 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for extractor in arguments.extractors:
-        of_corpora = corpora(arguments.work, extractor)
         for model in arguments.models:
             for length in arguments.lengths:
                 found = []
                 for seed in arguments.seeds:
-                    settings = [*of_corpora, *MODELS[model], f"training.seed={seed}", *arguments.set]
-                    first = arguments.work / f"{extractor}-{model}-first-{arguments.first_updates}-{seed}"
-                    of_first = [
-                        f"data.max_source_tokens={FIRST_LENGTH}",
-                        f"training.max_steps={arguments.first_updates}",
-                    ]
-                    data = arguments.work / f"data-{extractor}-{FIRST_LENGTH}"
-                    train(first, data, settings + of_first, arguments.threads)
-                    updates = f"{arguments.first_updates}+{arguments.updates}"
-                    run = arguments.work / f"{extractor}-{model}-{length}-{updates}-{seed}"
-                    of_run = [f"data.max_source_tokens={length}", f"training.max_steps={arguments.updates}"]
-                    of_run += [f"training.init={json.dumps(str(first.resolve()))}", *CONTINUED]
-                    train(run, data.with_name(f"data-{extractor}-{length}"), settings + of_run, arguments.threads)
+                    run = train_twice(arguments, extractor, model, length, seed)
                     found.append(measure(run))
                     print(f"{run.name}: {found[-1]}", file=sys.stderr, flush=True)
                 nlls = [one["nll"] for one in found]
