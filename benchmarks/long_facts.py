@@ -114,8 +114,8 @@ def train_twice(arguments: argparse.Namespace, extractor: Method, model: str, le
     return second
 
 
-def measure(folder: Path) -> dict[str, float]:
-    """Return the nll of a trained model, the attainable one, and seconds per update."""
+def measure(folder: Path, length: int) -> dict[str, float]:
+    """Return the nll of a model that reads ``length`` tokens, the attainable one, and seconds per update."""
     from nmtkit.decoding.forced import ForcedDecoder
 
     run, result = Run(folder), folder / "long_facts.json"
@@ -126,7 +126,7 @@ def measure(folder: Path) -> dict[str, float]:
     last = read_json_lines(run.metrics)[-1]
     found = {
         "nll": -math.fsum(score.log_prob for score in scores) / sum(len(score.ids) for score in scores),
-        "attainable": attainable_nll(pairs, run.recipe().data.max_source_tokens),
+        "attainable": attainable_nll(pairs, length),
         "seconds": last["seconds"] / last["step"],
     }
     write_json(result, found)
@@ -152,7 +152,7 @@ def main() -> None:
                 found = []
                 for seed in arguments.seeds:
                     run = train_twice(arguments, extractor, model, length, seed)
-                    found.append(measure(run))
+                    found.append(measure(run, length))
                     print(f"{run.name}: {found[-1]}", file=sys.stderr, flush=True)
                 nlls = [one["nll"] for one in found]
                 each = ", ".join(f"{nll:.4f}" for nll in nlls)
