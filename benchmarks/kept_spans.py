@@ -20,7 +20,7 @@ import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.synthetic import generate
-from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.metrics import score
 from nmtkit.lines import write_lines

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, exports_of
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.lines import read_lines
 

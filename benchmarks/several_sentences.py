@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 
 from nmtkit.corpora.synthetic import SyntheticPair, generate
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.lengths import Split
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.lines import read_lines
 from nmtkit.text.sentences import sentence_starts

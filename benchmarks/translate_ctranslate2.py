@@ -19,8 +19,8 @@ from pathlib import Path
 import ctranslate2
 
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
-from nmtkit.decoding.engine import Batching
 from nmtkit.decoding.lengths import longest_translation
+from nmtkit.decoding.request import Batching
 from nmtkit.lines import read_lines
 
 System = Callable[[list[str]], list[str]]

@@ -24,10 +24,11 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.decoding.classifier import Classifier
 from nmtkit.decoding.ctranslate2_engine import exports_of
-from nmtkit.decoding.engine import Engine, TranslationRequest
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.play import PlayRequest, best_return_probabilities, outcome_of, play, signature_of
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import limit_primitive_cache

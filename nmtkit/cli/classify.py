@@ -36,8 +36,8 @@ def command(
     from nmtkit import console
     from nmtkit.cli.translate import translate_stream, translate_to_file
     from nmtkit.decoding.classifier import Classifier
-    from nmtkit.decoding.engine import BATCH_TOKENS, Batching, TranslationRequest
     from nmtkit.decoding.file_translation import TranslationJob
+    from nmtkit.decoding.request import BATCH_TOKENS, Batching, TranslationRequest
     from nmtkit.distributed.workers import Workers
     from nmtkit.files import is_stream
 

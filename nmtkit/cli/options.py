@@ -20,7 +20,7 @@ from nmtkit.errors import DataError
 if TYPE_CHECKING:
     import torch
 
-    from nmtkit.decoding.engine import Sampling
+    from nmtkit.decoding.request import Sampling
 
 Recipe = Annotated[str, Argument(metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).")]
 Model = Annotated[Path, Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")]
@@ -208,7 +208,7 @@ def sampling_of(
             raise BadParameter("must be a finite number", param_hint=name)
     if refusal is not None:
         return None
-    from nmtkit.decoding.engine import Sampling
+    from nmtkit.decoding.request import Sampling
 
     return Sampling(temperature or 1.0, top_k or 0, 1.0 if top_p is None else top_p, 1 if seed is None else seed)
 

@@ -161,9 +161,9 @@ def command(
         "--processes": launched > 1, "--precision": precision != "float32",
     }  # fmt: skip
 
-    from nmtkit.decoding.engine import BATCH_TOKENS, Batching, TranslationRequest
     from nmtkit.decoding.engine_choice import load_engine
     from nmtkit.decoding.file_translation import TranslationJob
+    from nmtkit.decoding.request import BATCH_TOKENS, Batching, TranslationRequest
     from nmtkit.run import set_translated_as
     from nmtkit.text.terms import Glossary
 

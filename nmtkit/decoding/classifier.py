@@ -7,7 +7,8 @@ import torch
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import batch_of_sequences
-from nmtkit.decoding.engine import Batching, Engine, Segment, Translation, TranslationRequest
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.request import Batching, Segment, Translation, TranslationRequest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.transformer import Transformer

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.data.processes import default_workers
-from nmtkit.decoding.engine import Batching, Engine, Segment, Translation, TranslationRequest
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import length_penalty, longest_translation
+from nmtkit.decoding.request import Batching, Segment, Translation, TranslationRequest
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit import console
 from nmtkit.console import counted, log
-from nmtkit.decoding.engine import Batching, Engine, TranslationRequest
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.formats import OutputFormat, format_output, line_status
+from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import TEMPORARY_MARK, remove_folder, remove_leftovers, sha256_of, write_atomically

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from nmtkit.decoding.engine import Translation
+from nmtkit.decoding.request import Translation
 from nmtkit.json_toml import json_line
 from nmtkit.text.leftovers import leftovers
 

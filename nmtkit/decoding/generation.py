@@ -8,9 +8,9 @@ from functools import partial
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, environment_number, log
 from nmtkit.data.generated import USED, Generation
-from nmtkit.decoding.engine import Sampling, TranslationRequest
 from nmtkit.decoding.engine_choice import load_engine
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
+from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.files import sha256_of

@@ -17,9 +17,9 @@ from nmtkit.console import counted, log
 from nmtkit.data.batch import batch_of_texts, pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.constraints import no_repeated_ngrams
-from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.forced import ForcedScore, scoring_type, token_log_probs
 from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper

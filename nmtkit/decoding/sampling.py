@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.decoding.engine import Sampling
+from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.search import Candidates, CandidateSelection
 from nmtkit.distributed.workers import widest_float
 

@@ -18,8 +18,9 @@ from nmtkit.decoding.constraints import (
     no_repeated_ngrams,
     required_phrases,
 )
-from nmtkit.decoding.engine import Batching, Engine, Segment, Translation, TranslationRequest
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import length_penalty, longest_translation
+from nmtkit.decoding.request import Batching, Segment, Translation, TranslationRequest
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, Hypothesis, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper

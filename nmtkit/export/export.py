@@ -17,8 +17,8 @@ from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.ctranslate2_engine import FORMAT, Export
-from nmtkit.decoding.engine import Batching
 from nmtkit.decoding.lengths import source_limit
+from nmtkit.decoding.request import Batching
 from nmtkit.decoding.running_text import token_ids
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2, huggingface

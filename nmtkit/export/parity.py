@@ -18,8 +18,8 @@ from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import log
 from nmtkit.corpora import synthetic
 from nmtkit.data.batch import pad
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import score

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
-from nmtkit.decoding.engine import Engine, TranslationRequest
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.errors import NmtkitError
 from nmtkit.serving.http import Limits, Request, RequestError, Response, as_json
 from nmtkit.serving.pages import docs_page, openapi, translation_page

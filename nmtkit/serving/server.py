@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
 from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import is_export
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.engine_choice import load_engine
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.errors import NmtkitError
 from nmtkit.serving.api import Api, Directions
 from nmtkit.serving.http import HttpServer, Limits

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
-from nmtkit.decoding.engine import Translation
+from nmtkit.decoding.request import Translation
 from nmtkit.serving.http import RequestError
 
 _LINE_ENDS = re.compile("(\r?\n)")

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from nmtkit.decoding.engine import Batching, Engine, Translation, TranslationRequest
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.serving.http import Limits, RequestError
 
 _CHARACTERS_PER_TOKEN = 4

@@ -13,9 +13,9 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import file_translation
-from nmtkit.decoding.engine import Batching, Sampling, Segment, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, as_they_come, translate_file, windows
 from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.request import Batching, Sampling, Segment, TranslationRequest
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from nmtkit.decoding.engine import Translation
 from nmtkit.decoding.formats import format_output, line_status
+from nmtkit.decoding.request import Translation
 
 
 def translation(text: str, **changes: object) -> Translation:

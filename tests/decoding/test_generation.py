@@ -21,9 +21,9 @@ from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import Preparation, check, prepare
 from nmtkit.data.shards import PairData, Part, read_report
 from nmtkit.decoding import file_translation
-from nmtkit.decoding.engine import Sampling, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, Window, Written
 from nmtkit.decoding.generation import generate_corpora
+from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
 from nmtkit.experiments.sweep import prepare_sweep

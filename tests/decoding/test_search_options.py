@@ -20,8 +20,8 @@ from nmtkit.decoding.constraints import (
     progress,
     required_phrases,
 )
-from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import Hypothesis, SearchOptions, beam_search
 from nmtkit.decoding.stepper import ModelStepper

@@ -6,9 +6,9 @@ import pytest
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob
 from nmtkit.decoding.lengths import cut_source
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.text.terms import Glossary

@@ -12,7 +12,6 @@ import pytest
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.decoding import file_translation as streams
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.file_translation import (
     Parts,
     TranslationJob,
@@ -24,6 +23,7 @@ from nmtkit.decoding.file_translation import (
     translate_windows,
     windows,
 )
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, remove_folder

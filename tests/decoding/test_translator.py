@@ -15,10 +15,10 @@ import torch
 import nmtkit
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.engine import Batching, Sampling, Segment, Translation
-from nmtkit.decoding.engine import TranslationRequest as Request
 from nmtkit.decoding.formats import format_output, line_status
 from nmtkit.decoding.lengths import cut_source
+from nmtkit.decoding.request import Batching, Sampling, Segment, Translation
+from nmtkit.decoding.request import TranslationRequest as Request
 from nmtkit.decoding.translator import Translator
 from nmtkit.decoding.wanted import Wanted, mended
 from nmtkit.errors import DataError, ModelError, NmtkitError

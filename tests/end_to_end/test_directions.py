@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.compare import compare_runs

@@ -9,8 +9,8 @@ import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.formats import line_status
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError

@@ -19,9 +19,9 @@ from nmtkit.data.changes import changed_text
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.file_translation import TranslationJob, Window
 from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError

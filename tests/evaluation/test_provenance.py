@@ -11,8 +11,8 @@ import torch
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
-from nmtkit.decoding.engine import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
+from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.provenance import doubts

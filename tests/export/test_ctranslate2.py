@@ -14,7 +14,7 @@ from nmtkit.config.schema import ModelConfig, TrainingLengths
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
-from nmtkit.decoding.engine import Batching, TranslationRequest
+from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import ctranslate2 as conversion

@@ -23,7 +23,7 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.data.prepare import prepare
-from nmtkit.decoding.engine import Sampling
+from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.running_text import Generator, score_text, trained_length
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError

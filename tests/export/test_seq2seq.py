@@ -18,8 +18,8 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import ModelConfig
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.engine import Segment, TranslationRequest
 from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.request import Segment, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
-from nmtkit.decoding.engine import Engine, Translation, TranslationRequest
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.request import Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.serving.api import Directions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.decoding.engine import Translation, TranslationRequest
+from nmtkit.decoding.request import Translation, TranslationRequest
 from tests.serving.conftest import LIMITS, Server, Shouting, serving, serving_engine, wait_until
 
 

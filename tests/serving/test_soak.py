@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from tests.cli.test_serve import process
 from tests.export.tiny_models import sentences

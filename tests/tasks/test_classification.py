@@ -22,7 +22,7 @@ from nmtkit.data.batch import LabelBatch, batch_of_sequences, make_batch
 from nmtkit.data.label_data import LabelData
 from nmtkit.data.prepare import check, prepare
 from nmtkit.decoding.classifier import Classifier
-from nmtkit.decoding.engine import TranslationRequest
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError

@@ -19,8 +19,8 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.data.windows import WindowData, WindowEpochs, training_data, validation_data
-from nmtkit.decoding.engine import Sampling
 from nmtkit.decoding.forced import token_log_probs
+from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, token_ids, trained_length
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError

@@ -12,8 +12,8 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import TrainingLengths
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.engine import TranslationRequest
 from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError

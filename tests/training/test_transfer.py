@@ -14,7 +14,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.engine import Sampling
+from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
