@@ -24,6 +24,8 @@ LENGTH, BATCH = 64, 12
 def nmtkit(work: Path, mirror: Path, threads: int, updates: int, number: int, compiled: bool) -> dict[str, float]:
     """Train with nmtkit; return the loss of the validation text and the characters per second of training."""
     run = work / f"nmtkit{'-compiled' if compiled else ''}-{number}"
+    if run.exists():
+        sys.exit(f"{run} exists; take another --work, as its rates would not be of the same hours as those of GPT-2")
     command = [Path(sys.executable).with_name("nmtkit"), "run", "shakespeare", "--run-dir", run, "--mirror", mirror]
     settings = ["training.precision=float32", f"training.max_steps={updates}", "training.validate_every_steps=100000",
                 f"training.seed={number + 1}", "training.report_every_steps=50",
