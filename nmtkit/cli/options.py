@@ -230,10 +230,13 @@ def _belongs_to_model(path: Path) -> bool:
 def start_device(device: str, threads: int | None) -> "torch.device":
     """Set the CPU threads of this process and return the torch device of --device."""
     from nmtkit.distributed.cpu import set_threads
+    from nmtkit.distributed.interpreter import collect_as_usual
     from nmtkit.distributed.workers import choose_device
 
     set_threads(threads)
-    return choose_device(device)
+    chosen = choose_device(device)
+    collect_as_usual()
+    return chosen
 
 
 def launch_processes(processes: int, device: str) -> NoReturn:

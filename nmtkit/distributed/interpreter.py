@@ -16,7 +16,7 @@ def collect_rarely() -> None:
     """Let hardly any garbage collection happen, until `collect_as_usual`.
 
     Importing torch makes some 250,000 objects that stay. Going through them again and again takes a quarter of the time
-    of a short command.
+    of a short command. Garbage is still collected after every 500,000 new objects.
     """
     gc.set_threshold(*_RARELY)
 
@@ -24,7 +24,7 @@ def collect_rarely() -> None:
 def collect_as_usual() -> None:
     """End `collect_rarely`, and leave out of all collections what there is now; without it, do nothing.
 
-    Called where long work begins: in `prepare`, and where torch or CTranslate2 has been set up.
+    Called where long work begins: in `prepare`, and where torch or CTranslate2 has been set up for a command.
     """
     if gc.get_threshold() == _RARELY:
         gc.freeze()
