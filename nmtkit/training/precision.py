@@ -1,8 +1,8 @@
 """The precision of a training: `auto` becomes float32 or bf16 once, when a run begins, and stays so in the run.
 
-On a CPU a short trial of the model decides, since neither its instructions nor the rate of its matrix products tell
-enough: casts of weights and activations cost time too, and without bf16 instructions a pass takes 18 to 50 times as
-long.
+On a CPU a short trial of the model decides: float32 unless bf16 is at least 1.2 times as fast. Neither its instructions
+nor the rate of its matrix products tell enough: casts of weights and activations cost time too, and without bf16
+instructions a pass takes 18 to 50 times as long.
 """
 
 import math
@@ -30,7 +30,7 @@ _ROUNDS = 3
 """Micro-batches per precision, in turn; the fastest counts. The first one warms up."""
 _TRIAL_SECONDS = 3.0
 """Time after which a trial ends, but not before two rounds."""
-_CLEARLY_FASTER, _HOPELESS = 1.1, 3.0
+_CLEARLY_FASTER, _HOPELESS = 1.2, 3.0
 """Ratio of bf16's rate to float32's from which it is chosen, and of float32's to bf16's from which a trial ends."""
 
 
@@ -75,7 +75,7 @@ def try_precision(state: TrainingState, workers: Workers) -> tuple[ComputedPreci
     rates = trial_rates(state, workers, ("float32", "bf16"))
     in_words = " and ".join(f"{amount(rate)}FLOP/s in {precision}" for precision, rate in rates.items())
     if stated == "auto":
-        faster: ComputedPrecision = "bf16" if rates["bf16"] > _CLEARLY_FASTER * rates["float32"] else "float32"
+        faster: ComputedPrecision = "bf16" if rates["bf16"] >= _CLEARLY_FASTER * rates["float32"] else "float32"
         chosen: ComputedPrecision = workers.gather([faster])[0]
         log.info("precision: %s, chosen by a short trial of this model: %s", chosen, in_words)
         return chosen, rates
