@@ -17,10 +17,10 @@ from nmtkit.page import page, table, text
 _COLUMNS = [
     "row", "N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "ε_ls", "updates", "PPL", "BLEU", "params (M)", "FLOPs",
 ]  # fmt: skip
-_PUBLISHED = {"perplexity": ("paper: PPL", 2), "bleu": ("BLEU", 1), "parameters": ("params (M)", 0)}
+_PUBLISHED = {"perplexity": ("paper: PPL", 2), "bleu": ("paper: BLEU", 1), "parameters": ("paper: params (M)", 0)}
 """Titles of the columns with published results, and their decimals."""
 _NOTE = (
-    "PPL: perplexity per subword token, which compares within one vocabulary only. PPL and BLEU are taken on the "
+    "PPL: perplexity per subword token, which compares within one vocabulary only. Scores are taken on the "
     "validation set, of one checkpoint without averaging (the last one; under patience the best). Of several seeds: "
     "the mean, with the lowest and highest in brackets."
 )
@@ -143,7 +143,7 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
 
 
 def result_tables(report: dict[str, Any]) -> list[Table]:
-    """Return the table of rows, with published results if there are any, and the table of findings, if any."""
+    """Return the table of rows, without columns that no row fills, and the table of findings, if any."""
     has_published = any(value is not None for row in report["rows"] for value in row["paper"].values())
     published = _PUBLISHED if has_published else {}
     title = f"{report['title']}; recipe {report['recipe']}"
@@ -163,11 +163,14 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
             f"{row['updates']['mean']:,.0f}" if row["updates"] else "",
             _seed_range(row, "perplexity", 2) or without_value,
             _seed_range(row, "bleu", 1),
-            f"{row['parameters'] / 1e6:.2f}" if row["parameters"] else "",
+            _millions(row["parameters"]) if row["parameters"] else "",
             amount(row["flops"]["mean"]) if row["flops"] else "",
             *("" if value is None else f"{value:.{decimals}f}" for value, decimals in published_values),
         ])  # fmt: skip
-    tables = [Table(title, [*_COLUMNS, *(column for column, _ in published.values())], rows, [note])]
+    columns = [*_COLUMNS, *(column for column, _ in published.values())]
+    filled = [index for index in range(len(columns)) if any(cells[index] for cells in rows)]
+    rows = [[cells[index] for index in filled] for cells in rows]
+    tables = [Table(title, [columns[index] for index in filled], rows, [note])]
     if report["findings"]:
         differences = ["difference", "paper_difference"] if has_published else ["difference"]
         titles = ["finding", "by", "difference", *(["in the paper"] if has_published else []), "here"]
@@ -194,6 +197,10 @@ def _seed_range(row: dict[str, Any], key: str, decimals: int) -> str:
 def score_text(value: float, decimals: int) -> str:
     """Format a score; the perplexity of a training that diverged may have hundreds of digits."""
     return f"{value:.3g}" if value >= 1e6 else f"{value:.{decimals}f}"
+
+
+def _millions(parameters: float) -> str:
+    return f"{parameters / 1e6:.2f}" if parameters >= 1e6 else f"{parameters / 1e6:.3g}"
 
 
 def _difference_text(value: float | None) -> str:

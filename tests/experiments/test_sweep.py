@@ -383,6 +383,17 @@ def test_of_several_seeds_mean_and_spread_are_shown(two_rows: Callable[..., dict
     assert re.search(r"\+2\.44", paths[1].read_text())
 
 
+def test_columns_that_no_row_fills_are_left_out_and_small_models_have_three_digits(
+    two_rows: Callable[..., dict[str, Any]],
+) -> None:
+    report = two_rows([30], [28])
+    for row, parameters in zip(report["rows"], (73_600, 12_345_678), strict=True):
+        row |= {"bleu": None, "parameters": parameters}  # as of language models
+    (rows, _) = result_tables(report)
+    assert rows.columns[-4:] == ["updates", "PPL", "params (M)", "FLOPs"]
+    assert [cells[-2] for cells in rows.rows] == ["0.0736", "12.35"]
+
+
 @pytest.mark.usefixtures("restored_process")
 def test_a_run_that_is_not_of_the_sweep_is_refused(
     swept: Swept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -408,8 +419,8 @@ def test_columns_of_published_numbers_are_there_where_a_row_has_any(
     assert {len(cells) for cells in findings.rows} == {len(findings.columns)}
     report["rows"][1]["paper"]["bleu"] = 25.8
     rows, findings = result_tables(report)
-    assert rows.columns[-3:] == ["paper: PPL", "BLEU", "params (M)"]
-    assert [cells[-3:] for cells in rows.rows] == [["", "", ""], ["", "25.8", ""]]
+    assert rows.columns[-2:] == ["FLOPs", "paper: BLEU"]
+    assert [cells[-1] for cells in rows.rows] == ["", "25.8"]
     assert findings.columns[-2] == "in the paper"
     assert [cells[-2] for cells in findings.rows] == [""]
     write_report(tmp_path, report)
