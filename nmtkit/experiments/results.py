@@ -147,7 +147,7 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
     has_published = any(value is not None for row in report["rows"] for value in row["paper"].values())
     published = _PUBLISHED if has_published else {}
     title = f"{report['title']}; recipe {report['recipe']}"
-    note = _NOTE + (_PUBLISHED_NOTE if has_published else "")
+    note = _NOTE + _precision_note(report) + (_PUBLISHED_NOTE if has_published else "")
     rows = []
     for row in report["rows"]:
         encoder, decoder = row["encoder_layers"], row["decoder_layers"]
@@ -185,6 +185,16 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
         ]
         tables.append(Table("Findings", titles, rows, []))
     return tables
+
+
+def _precision_note(report: dict[str, Any]) -> str:
+    """Return the precision of the training, by run where it differs."""
+    runs: dict[str, list[str]] = {}
+    for run in (run for row in report["rows"] for run in row["runs"]):
+        if precision := (run["result"] or {}).get("precision"):
+            runs.setdefault(precision, []).append(run["name"])
+    shown = [f"in {precision}: {', '.join(names)}" for precision, names in runs.items()] if len(runs) > 1 else []
+    return f" Trained {'; '.join(shown or [f'in {precision}' for precision in runs])}." if runs else ""
 
 
 def _seed_range(row: dict[str, Any], key: str, decimals: int) -> str:

@@ -1,6 +1,7 @@
 """The runs of a sweep: train and measure one in this process, or several in separate processes.
 
     SWEEP/prepared/data                 corpora and subwords
+    SWEEP/precision.json                precision of all runs with `precision = "auto"`
     SWEEP/<row>-seed<k>/                a run folder; its data are hard links to the prepared data
     SWEEP/<row>-seed<k>/ablation.json   result of the run, once it is finished
     SWEEP/<row>-seed<k>/ablation.log    messages of its process
@@ -41,8 +42,10 @@ from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
+from nmtkit.training.precision import settle_precision, with_precision
 from nmtkit.training.resume import initial_sha256
 from nmtkit.training.session import train
+from nmtkit.training.state import TrainingState
 from nmtkit.training.validation import Validator
 
 _SECONDS_TO_SAVE = 120.0
@@ -112,13 +115,44 @@ def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threa
     run_dir = folder / run.name
     _link_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
     with Workers.start(device, run.recipe.training.precision, threads, for_training=True) as workers:
-        training = train(run.recipe, run_dir, workers)
+        training = train(*_in_one_precision(run, folder, workers))
         if training.signal is not None:
             return training.signal
         result = _measure(run.recipe, run_dir, training.step, workers)
     written = {"settings": _settings(run), "data_fingerprint": fingerprint, "result": result}
     write_json(Run(run_dir).row_result, written)
     return result
+
+
+def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> tuple[Recipe, Path, Workers]:
+    """Return what to train with: `auto` is the precision of the sweep, that of its first run.
+
+    A run that goes on keeps its own.
+    """
+    path, own = folder / "precision.json", Run(folder / run.name)
+    if run.recipe.training.precision != "auto" or own.resume_states():
+        return run.recipe, own.folder, workers
+    if not path.is_file():
+        precision = _precision_of_results(folder)
+        if precision is None:
+            tokenizer = own.tokenizer()
+            sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+            state = TrainingState.new(run.recipe.model, run.recipe.training, sizes, workers.device)
+            precision = settle_precision(run.recipe, state, None, workers)[1].precision
+        if not path.is_file():  # another run may have settled it meanwhile
+            write_json(path, {"precision": precision})
+    recipe, workers = with_precision(run.recipe, read_json(path, {"precision": str}), workers)
+    return recipe, own.folder, workers
+
+
+def _precision_of_results(folder: Path) -> str | None:
+    """Return the precision of a finished run with `auto` in a sweep of a version that did not store one."""
+    for path in sorted(folder.glob("*-seed*")):
+        with suppress(DataError, KeyError, TypeError):
+            written = read_json(Run(path).row_result)
+            if written["settings"]["training"]["precision"] == "auto":
+                return str(written["result"]["precision"])
+    return None
 
 
 def _settings(run: PlannedRun) -> dict[str, Any]:

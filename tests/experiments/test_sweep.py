@@ -223,6 +223,31 @@ def test_a_stopped_run_goes_on_where_it_was(swept: Swept, tiny: Any, tmp_path: P
     }
 
 
+def test_all_runs_of_a_sweep_compute_in_the_precision_of_the_first(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, folder = tmp_path / "rows.toml", tmp_path / "all"
+    stated = '[[rows]]\nname = "two"\ntraining = { precision = "float32" }\n'
+    rows.write_text('title = "t"\n[[rows]]\nname = "one"\n' + stated, encoding="utf-8")
+    planned, fingerprint = make_plan(
+        tiny.recipe, rows, folder, "training.precision=auto", "training.max_steps=1", seeds=3
+    )
+    rates = iter([{"float32": 1e9, "bf16": 2e9}, *[{"float32": 2e9, "bf16": 1e9}] * 9])
+    monkeypatch.setattr("nmtkit.training.precision.has_bf16_instructions", lambda: True)
+    monkeypatch.setattr("nmtkit.training.precision.trial_rates", lambda *_: next(rates))
+
+    def precision_of(run: PlannedRun) -> str:
+        result = run_here(run, folder, fingerprint, "cpu", 1)
+        assert isinstance(result, dict) and finished_result(run, folder, fingerprint) == result
+        return str(result["precision"])
+
+    assert [precision_of(run) for run in planned[:3]] == ["bf16", "float32", "bf16"]
+    (folder / "precision.json").unlink()  # as in a sweep of before
+    assert precision_of(planned[4]) == "bf16"
+    (folder / "precision.json").write_text('{"precision": "float32"}', encoding="utf-8")
+    assert precision_of(planned[0]) == "bf16", "a run that goes on keeps its own"
+
+
 def test_a_run_trained_with_other_data_is_refused(swept: Swept, tmp_path: Path) -> None:
     planned, fingerprint = make_plan(swept.recipe, swept.rows, tmp_path, "data.vocab_size=80")
     shutil.copytree(swept.folder / "base-seed1", tmp_path / "base-seed1")
@@ -392,6 +417,17 @@ def test_columns_that_no_row_fills_are_left_out_and_small_models_have_three_digi
     (rows, _) = result_tables(report)
     assert rows.columns[-4:] == ["updates", "PPL", "params (M)", "FLOPs"]
     assert [cells[-2] for cells in rows.rows] == ["0.0736", "12.35"]
+
+
+def test_the_note_states_the_precision_and_by_run_where_it_differs(two_rows: Callable[..., dict[str, Any]]) -> None:
+    report = two_rows([30, 31], [28, 29])
+    runs = [run for row in report["rows"] for run in row["runs"]]
+    for run in runs:
+        run["result"] = {**run["result"], "precision": "bf16"}
+    assert "brackets. Trained in bf16." in result_tables(report)[0].notes[0]
+    runs[1]["result"]["precision"] = "float32"
+    by_run = "Trained in bf16: one-seed1, two-seed1, two-seed2; in float32: one-seed2."
+    assert by_run in result_tables(report)[0].notes[0]
 
 
 @pytest.mark.usefixtures("restored_process")
