@@ -55,6 +55,7 @@ def command(
     list_devices: Annotated[
         bool, Option(help="Print the known GPUs, their peak rates and the sources of these.")
     ] = False,
+    threads: options.Threads = None,
     run_dir: options.RunDir = None,
     set_: options.Set = None,
     json_file: Annotated[Path | None, Option("--json", help="File for the same figures as JSON.")] = None,
@@ -89,7 +90,9 @@ def command(
         raise BadParameter("a RUN has its own recipe and folder; use --run-dir and --set with a RECIPE")
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
-    has_prediction_options = any(option is not None for option in (devices, device_type, mfu, rate))
+    if threads is not None and (rate is not None or (device_type or "cpu").lower() != "cpu"):
+        raise BadParameter("--threads is for a measurement on this machine, without --device-type GPU and --rate")
+    has_prediction_options = any(option is not None for option in (devices, device_type, mfu, rate, threads))
     if is_run and not has_prediction_options and run.latest_state() is not None:
         from nmtkit.evaluation.cost import training_cost
         from nmtkit.evaluation.metrics import read_scores
@@ -103,7 +106,7 @@ def command(
         from nmtkit.training.prediction import predict
 
         lengths, vocab_sizes = _lengths(recipe, Run(folder))
-        hardware = _hardware(recipe, vocab_sizes, devices or 1, device_type, mfu, rate)
+        hardware = _hardware(recipe, vocab_sizes, devices or 1, device_type, mfu, rate, threads)
         figures = predict(recipe, lengths, vocab_sizes, hardware)
         _print_tables([prediction_table(figures), *table_two({**figures, "run": recipe.name}, {}, "this prediction")])
     if json_file is not None:
@@ -134,8 +137,9 @@ def _hardware(
     device_type: str | None,
     mfu: float | None,
     rate: float | None,
+    threads: int | None,
 ) -> "Hardware":
-    from nmtkit.distributed.cpu import threads_each
+    from nmtkit.distributed.cpu import noticing_other_load, threads_each
     from nmtkit.distributed.workers import Workers
     from nmtkit.training.precision import try_precision
     from nmtkit.training.prediction import Hardware
@@ -147,11 +151,13 @@ def _hardware(
     if device_type is not None and device_type.lower() != "cpu":
         return Hardware.named(device_type, precision, devices, mfu=mfu)
     # Start as training does, so that the measured rates are those of training.
-    workers = Workers.start((device_type or "auto").lower(), precision, threads_each(devices), for_training=True)
+    threads = threads or threads_each(devices)
+    workers = Workers.start((device_type or "auto").lower(), precision, threads, for_training=True)
     if workers.device.type != "cpu" or recipe.model.has_actions:  # no ids, of which a trial is made
         return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)
     state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
-    chosen, rates = try_precision(state, workers)
+    with noticing_other_load():
+        chosen, rates = try_precision(state, workers)
     return Hardware.here(workers.device, chosen, devices, mfu=mfu, reached=rates[chosen])
 
 

@@ -1,15 +1,23 @@
-"""Settings of a process that computes on a CPU: threads, memory allocator, and library for matrix products."""
+"""A process that computes on a CPU: its threads, memory allocator and library for matrix products, and other load."""
 
 import ctypes
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+from nmtkit.console import log
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h."""
 _PRIMITIVE_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
 """Environment variables, new and old, for the number of matrix product sizes whose generated code oneDNN keeps."""
+
+_LOST_SHARE, _LOST_SECONDS = 0.2, 0.1
+"""Time without a core, of the whole and in seconds, from which a measurement is called disturbed."""
 
 
 def threads_each(processes: int) -> int:
@@ -21,6 +29,20 @@ def threads_each(processes: int) -> int:
 def set_threads(threads: int | None, processes: int = 1) -> None:
     """Set the CPU threads of this process; None: its share of the machine's cores."""
     torch.set_num_threads(threads or threads_each(processes))
+
+
+@contextmanager
+def noticing_other_load() -> Iterator[None]:
+    """Warn if this thread, which measures a rate in the block, often had no core to compute on."""
+    # Of this thread only: it spins while it waits for the others of an operation, but those sleep between operations.
+    begun, computed = time.monotonic(), time.thread_time()
+    yield
+    seconds = time.monotonic() - begun
+    if seconds - (time.thread_time() - computed) > max(_LOST_SECONDS, _LOST_SHARE * seconds):
+        log.warning(
+            "the processor was busy with other work during the trial, so the predicted time may be many times too "
+            "long; leave cores to that work with --threads N"
+        )
 
 
 def keep_freed_memory() -> None:

@@ -18,6 +18,7 @@ from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import EpochPlan, Indices, row_lengths
 from nmtkit.data.shards import PairData
+from nmtkit.distributed.cpu import noticing_other_load
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.training.epochs import TrainingPairs
 from nmtkit.training.loop import (
@@ -156,14 +157,16 @@ def first_update_rate(state: TrainingState, training_pairs: TrainingPairs, worke
     if not plan.updates:
         return None
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
-    for pairs in shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers.num_processes)[workers.rank]:
-        flops = update_work(state, data.sequence_lengths(pairs)).flops
-        all_flops += flops
-        if tried_seconds <= TRIED_SECONDS:
-            begun = time.perf_counter()
-            _try(state, data, [pairs], workers)
-            tried_seconds += time.perf_counter() - begun
-            tried_flops += flops
+    shares = shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers.num_processes)
+    with noticing_other_load():
+        for pairs in shares[workers.rank]:
+            flops = update_work(state, data.sequence_lengths(pairs)).flops
+            all_flops += flops
+            if tried_seconds <= TRIED_SECONDS:
+                begun = time.perf_counter()
+                _try(state, data, [pairs], workers)
+                tried_seconds += time.perf_counter() - begun
+                tried_flops += flops
     trial = copy.deepcopy(state)
     for parameter in trial.trained_parameters:
         parameter.grad = torch.zeros_like(parameter)

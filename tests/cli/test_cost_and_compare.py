@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.devices import processor_name
@@ -70,10 +71,11 @@ def test_on_this_processor_short_passes_of_the_model_decide_precision_and_time(
     monkeypatch.setattr("nmtkit.training.precision.trial_rates", lambda *_: found)
     monkeypatch.setattr("nmtkit.training.prediction.matmul_flops_per_second", lambda device, precision: 1e10)
     file = tmp_path / "cost.json"
-    options = ("--set", f"training.precision={stated}", "--run-dir", tmp_path / "none", "--json", file)
+    options = ("--set", f"training.precision={stated}", "--run-dir", tmp_path / "none", "--json", file, "--threads", 1)
     code, out, _ = run_command("cost", tiny_project.recipe, "--device-type", "cpu", *options)
     figures = read_json(file)
     assert (code, figures["precision"], figures["rate"]) == (0, precision, 1e10)
+    assert torch.get_num_threads() == 1
     assert figures["mfu"] * figures["rate"] == pytest.approx(found[precision])
     assert processor_name() is None or f"1 x cpu ({precision}), {processor_name()}" in out
 
@@ -156,6 +158,8 @@ def test_the_table_of_devices_has_rates_and_sources(run_command: RunCommand) -> 
         (["wmt14-en-de-base", "--mfu", "1.5"], 2, "--mfu"),
         (["wmt14-en-de-base", "--devices", "100001"], 2, "--devices"),
         (["wmt14-en-de-base", "--rate", "inf"], 2, "--rate"),
+        (["wmt14-en-de-base", "--rate", "1", "--threads", "1"], 2, "--threads is for a measurement on this machine"),
+        (["wmt14-en-de-base", "--device-type", "h200", "--threads", "1"], 2, "--threads is for a measurement"),
         (["wmt14-en-de-base", "--rate", "nan"], 2, "--rate"),
         (["wmt14-en-de-base", "--list-devices"], 2, "--list-devices cannot be combined"),
         (["--list-devices", "--json", "devices.json"], 2, "--list-devices cannot be combined"),

@@ -36,6 +36,21 @@ def test_float32_products_stay_exact_whatever_computes_them() -> None:
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "computed", "is_disturbed"),
+    [(2.0, 1.9, False), (2.0, 1.5, True), (0.2, 0.13, False), (20.0, 17.0, False)],
+)
+def test_a_measurement_is_called_disturbed_if_its_thread_often_had_no_core(
+    seconds: float, computed: float, is_disturbed: bool, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cpu.time, "monotonic", iter([5.0, 5.0 + seconds]).__next__)
+    monkeypatch.setattr(cpu.time, "thread_time", iter([3.0, 3.0 + computed]).__next__)
+    with cpu.noticing_other_load():
+        pass
+    assert ("busy with other work during the trial" in caplog.text) == is_disturbed
+
+
 def test_inexact_products_are_not_chosen(monkeypatch) -> None:
     before = torch.get_float32_matmul_precision()
     addmm = torch.addmm
