@@ -16,7 +16,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _PRIMITIVE_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
 """Environment variables, new and old, for the number of matrix product sizes whose generated code oneDNN keeps."""
 
-_LOST_SHARE, _LOST_SECONDS = 0.2, 0.1
+_LOST_SHARE, _LOST_SECONDS = 0.2, 0.3
 """Time without a core, of the whole and in seconds, from which a measurement is called disturbed."""
 
 
