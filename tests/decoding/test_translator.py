@@ -581,12 +581,33 @@ def test_one_string_is_not_taken_for_a_list_of_lines(tokenizer: Tokenizer) -> No
         translator_of(tokenizer).translate("The dog sees a cat.")
 
 
+def test_lines_are_any_iterable_and_the_line_end_after_a_line_is_no_part_of_it(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    translator, file = translator_of(tokenizer), tmp_path / "lines"
+    expected = translator.translate(LINES)
+    file.write_bytes("".join(f"{line}\r\n" for line in LINES).encode())
+    with file.open(newline="") as lines:
+        assert translator.translate(lines) == expected
+    assert translator.translate(f"{line}\n" for line in LINES) == expected
+    assert translator.translate([f"{line}\n\n" for line in LINES]) != expected
+    [[found]] = translator.translations(iter(["A cat\n"]), Request(prefixes=["Der Hund\n"], forbidden=["Katze\n"]))
+    assert found.text.startswith("Der Hund")
+
+
 @pytest.mark.parametrize(
     "wishes", [{"prefixes": "der"}, {"forbidden": "der"}, {"required": "der"}, {"required": ["der"]}]
 )
 def test_one_string_is_not_taken_for_several_phrases(wishes: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="each character of one string would be a phrase"):
+    with pytest.raises(TypeError, match="each character of which would be a phrase"):
         Request(**wishes)
+
+
+@pytest.mark.parametrize("name", ["prefixes", "required", "forbidden", "keep", "before"])
+def test_an_iterator_of_phrases_which_would_be_read_once_is_refused(name: str) -> None:
+    unchecked = inspect.unwrap(Request.__init__)
+    with pytest.raises(TypeError, match="none is an iterator"):
+        unchecked(Request.__new__(Request), **{name: iter(())})
 
 
 @pytest.mark.parametrize("numbers", [{"n_best": 0}, {"max_source_tokens": 0}, {"first_line": 0}])
