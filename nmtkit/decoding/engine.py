@@ -251,7 +251,7 @@ class Engine(ABC):
         engine = self.in_direction(request)
         forbidden = engine.target_ids(request.forbidden, "forbidden phrase")
         for term in request.glossary.terms if request.glossary else ():
-            engine.target_ids([term.text], "term", term.location, forbidden)
+            engine.target_ids([term.text], "translation", term.location, forbidden)
         engine._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
 
     def _check_search(self, request: TranslationRequest) -> None:
@@ -385,7 +385,7 @@ class Engine(ABC):
         """Return the terms and spans that a sentence contains."""
         sentence, found = self.tokenizer.split_tag(sentence)[1], []
         for terms in request.glossary.found_in(sentence) if request.glossary else ():
-            phrases = [self.target_ids([term.text], "term", term.location, forbidden)[0] for term in terms]
+            phrases = [self.target_ids([term.text], "translation", term.location, forbidden)[0] for term in terms]
             found.append(Wanted(tuple(term.text for term in terms), tuple(phrases)))
         spans = {sentence[start:stop]: kind for start, stop, kind in kept_spans(sentence, request.keep)}
         for span, kind in spans.items():

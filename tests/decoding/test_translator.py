@@ -491,11 +491,11 @@ def test_a_wrong_copy_changes_nothing_before_it(monkeypatch: pytest.MonkeyPatch)
     [
         (
             Request(glossary=Glossary([("a", "Haus"), ("dog", "\u2603")], "g")),
-            "g, line 2: the term '\u2603' has characters",
+            "g, term 'dog': the translation '\u2603' has characters",
         ),
         (
             Request(glossary=Glossary([("dog", "Hund")], "g"), forbidden=["Hund"]),
-            "g, line 1: the term 'Hund' contains a forb",
+            "g, term 'dog': the translation 'Hund' contains a forb",
         ),
         (
             Request(glossary=Glossary([("a", "b")]), sampling=Sampling()),
