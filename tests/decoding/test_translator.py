@@ -21,7 +21,7 @@ from nmtkit.decoding.request import Batching, Sampling, Segment, Translation
 from nmtkit.decoding.request import TranslationRequest as Request
 from nmtkit.decoding.translator import Translator
 from nmtkit.decoding.wanted import Wanted, mended
-from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
@@ -622,6 +622,18 @@ def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, int]) -> None:
 def test_samples_that_cannot_be_drawn_are_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(numbers))} "):
         Sampling(**numbers)
+
+
+def test_settings_of_the_search_can_be_given_to_load_and_are_checked(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model, folder = model_for(tokenizer, torch.float32), tmp_path / "model"
+    save_model(folder, model.state_dict(), model.config, tokenizer, DecodingConfig(beam=3, alpha=0.5), {})
+    assert Translator.load(folder, decoding={"beam": 1}).decoding == DecodingConfig(beam=1, alpha=0.5)
+    for wrong, message in (
+        ({"beam": 0}, "given settings: decoding.beam = 0: must be at least 1"),
+        ({"beem": 1}, "given settings: unknown key decoding.beem; did you mean beam?"),
+    ):
+        with pytest.raises(RecipeError, match=f"^{re.escape(message)}$"):
+            Translator.load(folder, decoding=wrong)
 
 
 def test_models_devices_and_precisions_that_are_not_there_are_told(tmp_path: Path) -> None:
