@@ -141,10 +141,10 @@ class Api:
             raise RequestError(400, f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
         pairs = [pair for pair in self._directions if body.source in ("auto", pair[0]) and body.target == pair[1]]
         if len(pairs) != 1:
-            found = "several models translate" if pairs else "no model translates"
+            count = "several models translate" if pairs else "no model translates"
             known = ", ".join(map("-".join, itertools.islice(pairs or self._directions, 10)))
             asked = f"source {body.source[:40]!r}, target {body.target[:40]!r}"
-            raise RequestError(400, f"{asked}: {found} this; choose one of {known} (/languages lists all)")
+            raise RequestError(400, f"{asked}: {count} this; choose one of {known} (/languages lists all)")
         (engine, shared), texts = self._directions[pairs[0]], self._texts(body)
         num_best = max(body.n_best, body.alternatives + 1)
         blank = [("", "")] * bool(engine.tokenizer.context)  # ends a document
