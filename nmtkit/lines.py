@@ -113,6 +113,11 @@ def open_binary(path: Path) -> io.BufferedIOBase:
     return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
 
 
+def without_line_end(line: str) -> str:
+    """Return a line without the line end after it (``\\n``, ``\\r\\n``), if it has one."""
+    return line[:-1].removesuffix("\r") if line.endswith("\n") else line
+
+
 def read_lines(path: Path) -> list[str]:
     """Return all lines of a plain or compressed file, split at ``\\n`` only; the final line end may be missing.
 

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 
 
 LOCK_NAME = ".lock"
+_READERS = {
+    "ctranslate2": "`nmtkit translate` and `nmtkit serve` read, and CTranslate2Translator in Python",
+    "huggingface": "transformers reads",
+}
+"""What reads the exports of each format."""
 
 
 @dataclass(frozen=True)
@@ -343,6 +348,12 @@ def find_model(path: Path) -> Path:
         raise ModelError(f"{run.checkpoints_folder}: every checkpoint is damaged; train the run again")
     if run.data.is_dir() or run.recipe_file.is_file():
         raise ModelError(f"{path}: this run has no model yet; run `nmtkit train` first")
+    if (path / "manifest.json").is_file():
+        manifest = read_json(path / "manifest.json", {"to?": str, "model?": str}, ModelError)
+        if reader := _READERS.get(manifest.get("to", "")):
+            raise ModelError(
+                f"{path}: an export of {manifest.get('model', 'a model')}, which {reader}; here, give the model itself"
+            )
     raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")
 
 

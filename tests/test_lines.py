@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.lines import LineReader, read_lines, write_lines
+from nmtkit.lines import LineReader, read_lines, without_line_end, write_lines
 
 TEXT = "Ein Haus.\nZwei Häuser.\n"
 
@@ -136,3 +136,10 @@ class TestLines:
             for name in ("text", "text.gz"):
                 write_lines(Path(folder) / name, lines)
                 assert read_lines(Path(folder) / name) == lines
+
+
+@pytest.mark.parametrize(
+    ("given", "line"), [("a\n", "a"), ("a\r\n", "a"), ("a", "a"), ("a\r", "a\r"), ("a\r\r\n\n", "a\r\r\n"), ("\n", "")]
+)
+def test_one_line_end_after_a_line_is_removed(given: str, line: str) -> None:
+    assert without_line_end(given) == line

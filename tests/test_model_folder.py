@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import sha256_of
+from nmtkit.json_toml import write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model, write_tensors
 from nmtkit.run import Run, find_model
@@ -332,6 +334,11 @@ def test_half_written_and_foreign_folders_are_no_checkpoints(tmp_path: Path) -> 
     assert find_model(tmp_path) == kept
 
 
+def as_export(folder: Path, to: str) -> None:
+    folder.mkdir()
+    write_json(folder / "manifest.json", {"to": to, "model": "runs/x"})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -339,6 +346,9 @@ def test_half_written_and_foreign_folders_are_no_checkpoints(tmp_path: Path) -> 
         (lambda folder: folder.write_text("a model?"), "no such folder"),
         (lambda folder: folder.mkdir(), "neither a model folder nor a run"),
         (lambda folder: (folder / "checkpoints").mkdir(parents=True), "neither a model folder nor a run"),
+        (partial(as_export, to="ctranslate2"), r"export of runs/x, which `nmtkit translate` .* CTranslate2Translator"),
+        (partial(as_export, to="huggingface"), "an export of runs/x, which transformers reads; here, give the model"),
+        (partial(as_export, to="elsewhere"), "neither a model folder nor a run"),
         (lambda folder: (folder / "data").mkdir(parents=True), "no model yet; run `nmtkit train` first"),
     ],
 )

@@ -132,7 +132,6 @@ app = typer.Typer(
     """,
     epilog="To start, try `nmtkit run quickstart`. `nmtkit COMMAND --help` explains a command.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

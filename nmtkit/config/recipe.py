@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from nmtkit.config.corpus_entries import (
@@ -28,7 +28,7 @@ from nmtkit.config.corpus_entries import (
     mixture_label,
 )
 from nmtkit.config.data_schema import ENVIRONMENT, DataConfig, defaults_of_task
-from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
+from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, DecodingConfig, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES
 from nmtkit.errors import RecipeError
 from nmtkit.files import as_text, expanded
@@ -190,6 +190,18 @@ def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, origin
     """
     stated = _Layer(origin, "", tomllib.loads(to_toml(recipe)))
     return build_recipe(recipe.name, [stated, _Layer(origin, "", changes)])
+
+
+def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """Return settings of [decoding] with some values changed, checked as those of --set; raise RecipeError if wrong."""
+    layer = _Layer("given settings", "", {"decoding": changes})
+    _check_keys(layer)
+    try:
+        return TypeAdapter(dict[str, DecodingConfig]).validate_python({"decoding": {**dict(decoding), **changes}})[
+            "decoding"
+        ]
+    except ValidationError as error:
+        raise RecipeError(_explain(error, [layer])) from None
 
 
 def to_toml(recipe: Recipe) -> str:

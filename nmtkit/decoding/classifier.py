@@ -1,6 +1,6 @@
 """The engine of models whose output is a label: no search, but one forward pass over each line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -48,7 +48,7 @@ class Classifier(Engine):
         classifier.weights_sha256 = classifier.model_sha256 = sums
         return classifier
 
-    def classify(self, lines: Sequence[str]) -> list[Translation]:
+    def classify(self, lines: Iterable[str]) -> list[Translation]:
         """Return the label of each line as `text`, with `probabilities`; "" for a line without text."""
         return [label for label, *_ in self.translations(lines, TranslationRequest())]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from nmtkit.config.recipe import changed_decoding
 from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.data.processes import default_workers
@@ -81,10 +82,11 @@ class Export:
         """Return the decoding settings of the model, with the given values replaced."""
         path, description = self._description()
         try:
-            return DecodingConfig.model_validate({**description["decoding"], **overrides})
+            stored = DecodingConfig.model_validate(description["decoding"])
         except ValidationError as error:
             reason = " ".join(str(error).split())
             raise ModelError(f"{path}: its decoding settings are not valid ({reason})") from None
+        return changed_decoding(stored, overrides)
 
     def _description(self) -> tuple[Path, dict[str, Any]]:
         """Return the file that describes the model, and its content."""
@@ -167,6 +169,7 @@ class CTranslate2Translator(Engine):
 
         Raises:
             ModelError: the export is damaged, or CTranslate2 cannot use it or the device.
+            RecipeError: a setting of the search is unknown or wrong.
         """
         check_installed()
         import ctranslate2

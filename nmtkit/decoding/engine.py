@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
@@ -21,6 +21,7 @@ from nmtkit.decoding.lengths import Split, cut_source, is_short, source_limit, s
 from nmtkit.decoding.request import DEFAULT_BATCHING, Batching, Segment, Translation, TranslationRequest
 from nmtkit.decoding.wanted import Ids, Wanted, contains, mended, missing_in
 from nmtkit.errors import DataError
+from nmtkit.lines import without_line_end
 from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.sentences import sentence_starts
@@ -91,7 +92,7 @@ class Engine(ABC):
 
     def translate(
         self,
-        lines: Sequence[str],
+        lines: Iterable[str],
         *,
         source_language: str | None = None,
         target_language: str | None = None,
@@ -113,7 +114,7 @@ class Engine(ABC):
 
     def translations(
         self,
-        lines: Sequence[str],
+        lines: Iterable[str],
         request: TranslationRequest,
         *,
         batching: Batching = DEFAULT_BATCHING,
@@ -125,6 +126,7 @@ class Engine(ABC):
         A line without text has one empty translation.
 
         Args:
+            lines: a list, an open file or another iterable; a line end after a line is no part of it.
             before_batch: called before each batch; an exception from it ends the translation.
             advance: called after each batch with the translated share of the source tokens.
 
@@ -137,6 +139,7 @@ class Engine(ABC):
             return engine.translations(lines, request, batching=batching, before_batch=before_batch, advance=advance)
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
+        lines = [*map(without_line_end, lines)]
         for number, line in enumerate(lines, request.first_line):
             if bad := _SURROGATE.search(line):
                 raise DataError(f"line {number} is not valid UTF-8: {bad.group()!r} in it")
@@ -248,7 +251,7 @@ class Engine(ABC):
         engine = self.in_direction(request)
         forbidden = engine.target_ids(request.forbidden, "forbidden phrase")
         for term in request.glossary.terms if request.glossary else ():
-            engine.target_ids([term.text], "term", term.location, forbidden)
+            engine.target_ids([term.text], "translation", term.location, forbidden)
         engine._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
 
     def _check_search(self, request: TranslationRequest) -> None:
@@ -308,6 +311,7 @@ class Engine(ABC):
         """Return the ids of prefixes or phrases; raise DataError as in `check`, with ``kind`` and ``location``."""
         if not texts:
             return []
+        texts = [*map(without_line_end, texts)]
         if bad := next((text for text in texts if _SURROGATE.search(text)), None):
             raise DataError(f"{location}the {kind} {bad!r} is not valid UTF-8")
         normalized = [self.tokenizer.normalize(self.task.target_part(text), "target") for text in texts]
@@ -326,7 +330,7 @@ class Engine(ABC):
         limit = source_limit(request.max_source_tokens, self.lengths)
         longest = min(limit, self._max_tokens or limit)
         size = self.tokenizer.context
-        before = [self.task.model_source(line) for line in request.before[-size:]] if size else []
+        before = [self.task.model_source(without_line_end(line)) for line in request.before[-size:]] if size else []
         texts = [*before, *lines]
         constraints: list[tuple[Ids, tuple[Ids, ...]]] = [((), ())] * len(before)
         constraints += self._constraints(request, len(lines))
@@ -381,7 +385,7 @@ class Engine(ABC):
         """Return the terms and spans that a sentence contains."""
         sentence, found = self.tokenizer.split_tag(sentence)[1], []
         for terms in request.glossary.found_in(sentence) if request.glossary else ():
-            phrases = [self.target_ids([term.text], "term", term.location, forbidden)[0] for term in terms]
+            phrases = [self.target_ids([term.text], "translation", term.location, forbidden)[0] for term in terms]
             found.append(Wanted(tuple(term.text for term in terms), tuple(phrases)))
         spans = {sentence[start:stop]: kind for start, stop, kind in kept_spans(sentence, request.keep)}
         for span, kind in spans.items():

@@ -132,6 +132,4 @@ def load_engine(
     workers = start()
     from nmtkit.decoding.translator import Translator
 
-    translator = Translator.load(models, workers.device, precision)
-    translator.decoding = translator.decoding.model_copy(update=search)
-    return translator
+    return Translator.load(models, workers.device, precision, search)

@@ -9,7 +9,7 @@ go before source and hypothesis as in training; scores are those of the tokens o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from nmtkit.data.context import context_of
 from nmtkit.decoding.lengths import source_limit
 from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.lines import without_line_end
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
@@ -126,14 +127,16 @@ class ForcedDecoder:
 
     def score(
         self,
-        pairs: Sequence[tuple[str, str]],
-        before: Sequence[Sequence[tuple[str, str]]] | None = None,
+        pairs: Iterable[tuple[str, str]],
+        before: Iterable[Sequence[tuple[str, str]]] | None = None,
         *,
         batch_tokens: int = BATCH_TOKENS,
         max_tokens: int = MAX_TOKENS,
         first_line: int | None = None,
     ) -> list[ForcedScore]:
         """Return one score per pair of a source line and a hypothesis line; arguments as in `score_ids`.
+
+        A line end after a line is no part of it.
 
         Args:
             before: for models with context, the pairs before each pair in its document (see `preceding`).
@@ -144,7 +147,8 @@ class ForcedDecoder:
         """
         task, tokenizer = task_of(self.tokenizer), self.tokenizer
         sources, hypotheses = [], []
-        for index, (source, hypothesis) in enumerate(pairs):
+        for index, pair in enumerate(pairs):
+            source, hypothesis = map(without_line_end, pair)
             name, number = (repr(hypothesis[:40]), 1) if first_line is None else ("the hypotheses", first_line + index)
             sources.append(tokenizer.normalize(task.model_source(source), "source"))
             hypotheses.append(tokenizer.normalize(task.model_target(hypothesis, name, number), "target"))
@@ -159,7 +163,7 @@ class ForcedDecoder:
         return self.score_ids(*ids, batch_tokens=batch_tokens, max_tokens=max_tokens, unscored=unscored)
 
     def _contexts(
-        self, ids: list[list[list[int]]], before: Sequence[Sequence[tuple[str, str]]], max_tokens: int
+        self, ids: list[list[list[int]]], before: Iterable[Sequence[tuple[str, str]]], max_tokens: int
     ) -> list[list[list[int]]]:
         """Return the ids that go before each pair, for each side with context."""
         tokenizer, sides = self.tokenizer, self.tokenizer.context_sides
@@ -171,7 +175,7 @@ class ForcedDecoder:
             known = pairs[-tokenizer.context :] if row[0] else ()
             texts = list(zip(*known, strict=True)) or [()] * len(sides)
             encoded = [
-                tokenizer.encode([tokenizer.normalize(line, side) for line in lines], side, 1)
+                tokenizer.encode([tokenizer.normalize(without_line_end(line), side) for line in lines], side, 1)
                 for lines, side in zip(texts, sides, strict=False)
             ]
             sentences = list(zip(*encoded, strict=True))
@@ -213,7 +217,7 @@ class ForcedDecoder:
             most_read = self._limit(source_limit(None, self._lengths))
         elif self._lengths is not None and self._lengths.max_source_tokens:
             most_read = min(limit, self._lengths.max_source_tokens)
-        sides = zip(sources, hypotheses, strict=True)
+        sides = [*zip(sources, hypotheses, strict=True)]
         pairs = [(source[:most_read], hypothesis[:most_scored]) for source, hypothesis in sides]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
@@ -226,7 +230,7 @@ class ForcedDecoder:
             by_pair = values.split(batch.target_lengths.tolist())
             log_probs.update((index, pair.tolist()) for index, pair in zip(indices, by_pair, strict=True))
         scores = []
-        for index, (source, hypothesis) in enumerate(zip(sources, hypotheses, strict=True)):
+        for index, (source, hypothesis) in enumerate(sides):
             remarks = []
             begin = unscored[index] if unscored else 0
             own = (("source", source, most_read), ("hypothesis", hypothesis[begin:], most_scored - begin))

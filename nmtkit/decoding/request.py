@@ -1,7 +1,7 @@
 """Requests to an engine, and its results: sampling, batching, requirements, segments and translations."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -107,16 +107,17 @@ class TranslationRequest:
     target_language: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values out of range, TypeError for a string instead of a list of strings."""
+        """Raise ValueError for values out of range, TypeError for a string or iterator instead of a list of strings."""
         if self.split not in get_args(Split) or not set(self.keep) <= set(get_args(Kind)):
             splits, kinds = (", ".join(get_args(choices)) for choices in (Split, Kind))
             raise ValueError(f"split is one of {splits}, and keep holds some of {kinds}")
         if min(self.n_best, self.first_line, 1 if self.max_source_tokens is None else self.max_source_tokens) < 1:
             raise ValueError("n_best, max_source_tokens and first_line are at least 1")
-        if any(isinstance(texts, str) for texts in (self.prefixes, self.required, self.forbidden, *self.required)):
+        lists = (self.prefixes, self.required, self.forbidden, self.keep, self.before, *self.required)
+        if any(isinstance(texts, str) or not isinstance(texts, Collection) for texts in lists):
             raise TypeError(
-                "prefixes and forbidden are lists of strings, and required is a list of lists of them; each character "
-                "of one string would be a phrase"
+                "prefixes, forbidden, keep and before are lists of strings, and required is a list of lists of them; "
+                "none is an iterator, or one string, each character of which would be a phrase"
             )
 
 

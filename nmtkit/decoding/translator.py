@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from nmtkit.config.recipe import changed_decoding
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import pad
 from nmtkit.decoding.constraints import (
@@ -89,20 +90,24 @@ class Translator(Engine):
         models: str | Path | Sequence[str | Path],
         device: torch.device | str | None = None,
         precision: Precision = "float32",
+        decoding: dict[str, Any] | None = None,
     ) -> "Translator":
         """Load a model, or an ensemble of models: model folders, run folders or checkpoints.
 
         Args:
             precision: float32; or bf16 or fp16, which are faster and change some translations. On a CPU, bf16 applies
                 to matrix products only; on a GPU, bf16 and fp16 apply to all but the softmax over the vocabulary.
+            decoding: values of [decoding] that replace those of the model, such as {"beam": 1}.
 
         Raises:
             ModelError: a model does not exist or is damaged, or the vocabularies differ.
+            RecipeError: a setting of the search is unknown or wrong.
             NmtkitError: fp16 on a CPU.
         """
         loaded = load_ensemble(models, device)
         first = loaded[0]
-        translator = cls([entry.model for entry in loaded], first.tokenizer, first.decoding, precision, first.lengths)
+        search = changed_decoding(first.decoding, decoding or {})
+        translator = cls([entry.model for entry in loaded], first.tokenizer, search, precision, first.lengths)
         sums = tuple(entry.provenance["files"]["model.safetensors"] for entry in loaded)
         translator.weights_sha256 = translator.model_sha256 = sums
         return translator

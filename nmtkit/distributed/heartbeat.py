@@ -5,13 +5,17 @@ the others. So a process that was killed, hangs or lost its machine is detected,
 it saves) keeps counting. A failing process writes its error to the store for the others.
 """
 
+import os
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
+
+from nmtkit.console import log
 
 INTERVAL_SECONDS = 1.0
 SILENCE_SECONDS = 40.0
@@ -30,6 +34,7 @@ class Heartbeat:
     Args:
         store: store of the process group, through a separate connection; no other group may use the same keys.
         on_loss: called from the thread with a message when another process is lost; it must end this process.
+        parent: id of the process that started this one; when that is gone, this one gets SIGTERM. 0: none is watched.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class Heartbeat:
         num_processes: int,
         on_loss: Callable[[str], None],
         *,
+        parent: int = 0,
         interval_seconds: float = INTERVAL_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
         farewell_seconds: float = FAREWELL_SECONDS,
@@ -48,6 +54,7 @@ class Heartbeat:
         self._silence = max(1, round(silence_seconds / interval_seconds))
         self._farewell = max(1, round(farewell_seconds / interval_seconds))
         self._others = [other for other in range(num_processes) if other != rank]
+        self._parent = parent
         self._over = threading.Event()
         self._store.set(_key(rank), "0")
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -95,6 +102,10 @@ class Heartbeat:
         waited = dict.fromkeys(self._others, 0)
         while not self._over.wait(self._interval):
             count += 1
+            if self._parent and os.getppid() != self._parent:
+                self._parent = 0
+                log.warning("the process that started this one is gone; stopping as by SIGTERM")
+                os.kill(os.getpid(), signal.SIGTERM)
             try:
                 self._store.set(_key(self._rank), str(count))
                 values = self._read()

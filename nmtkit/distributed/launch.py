@@ -94,7 +94,7 @@ def _start_processes(
             "LOCAL_WORLD_SIZE": str(num_processes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
-            LAUNCHED: "1",
+            LAUNCHED: str(os.getpid()),
         }
         command = [sys.executable, "-m", "nmtkit", *arguments]
         output = messages[rank - 1] if rank else None

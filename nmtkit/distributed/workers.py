@@ -30,7 +30,7 @@ from nmtkit.errors import NmtkitError, PeerLostError
 PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
 LAUNCHED = "NMTKIT_LAUNCHED"
-"""Environment variable that is set in the processes of `launch`."""
+"""Environment variable of the processes of `launch`: the id of the process that started them."""
 _GOING_ON = "; the same command goes on from what was saved"
 _STARTING_TIMEOUT = timedelta(minutes=30)
 """Time limit for the processes to meet, and for an exchange; the heartbeat detects a lost process sooner."""
@@ -306,7 +306,8 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
             log.error("process %d: %s", rank, going_on(message))
         os._exit(PEER_LOST if is_launched() else 1)
 
-    return rank, num_processes, state.device, Heartbeat(PrefixStore(name, own_store), rank, num_processes, end)
+    store, parent = PrefixStore(name, own_store), environment_number(LAUNCHED, 0)
+    return rank, num_processes, state.device, Heartbeat(store, rank, num_processes, end, parent=parent)
 
 
 def going_on(message: str) -> str:

@@ -5,6 +5,7 @@ POST /translate -> TranslateBody -> Text -> lines -> TranslationQueue -> ANSWER
 
 import dataclasses
 import hmac
+import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,9 @@ Directions = dict[tuple[str, str], tuple[Engine, TranslationRequest]]
 """The engine for each source and target language, and what all requests for this direction have in common."""
 
 
+_JSON, _FORM = b"application/json", b"application/x-www-form-urlencoded"
+
+
 class TranslateBody(BaseModel):
     """A request to translate, as JSON or as a form."""
 
@@ -43,7 +47,9 @@ class TranslateBody(BaseModel):
     alternatives: int = Field(0, ge=0, description="The same as n_best - 1.")
     alignment: bool = Field(False, description="Add an alignment.")
     prefix: str | list[str] = Field("", description="Beginning of the translation; a list if q is one.")
-    glossary: dict[str, str] = Field({}, description="Terms, and the translations required where they occur.")
+    glossary: dict[str, str] = Field(
+        {}, description="Terms, and the translations required where they occur; not in a form."
+    )
     api_key: str = Field("", description="Key, unless it is in the header `Authorization: Bearer KEY`.")
 
 
@@ -135,7 +141,10 @@ class Api:
             raise RequestError(400, f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
         pairs = [pair for pair in self._directions if body.source in ("auto", pair[0]) and body.target == pair[1]]
         if len(pairs) != 1:
-            raise RequestError(400, "source and target: there is no model, or several; see /languages")
+            count = "several models translate" if pairs else "no model translates"
+            known = ", ".join(map("-".join, itertools.islice(pairs or self._directions, 10)))
+            asked = f"source {body.source[:40]!r}, target {body.target[:40]!r}"
+            raise RequestError(400, f"{asked}: {count} this; choose one of {known} (/languages lists all)")
         (engine, shared), texts = self._directions[pairs[0]], self._texts(body)
         num_best = max(body.n_best, body.alternatives + 1)
         blank = [("", "")] * bool(engine.tokenizer.context)  # ends a document
@@ -159,8 +168,9 @@ class Api:
         if (is_html := body.format == "html") and (body.prefix or body.alignment):
             raise RequestError(400, "format: prefix and alignment need text, not html")
         given = [*texts, *prefixes, *body.glossary, *body.glossary.values()]
-        if sum(len(text) + 1 for text in given) - 2 > self._limits.characters:
-            raise RequestError(413, f"more than {self._limits.characters:,} characters; send several requests")
+        for number, unit in ((len(texts), "texts"), (sum(map(len, given)), "characters")):
+            if number > self._limits.characters:
+                raise RequestError(413, f"more than {self._limits.characters:,} {unit}; send several requests")
         if max(body.beam or 0, body.n_best, body.alternatives + 1) > self._limits.beam:
             raise RequestError(400, f"beam, n_best: at most {self._limits.beam} on this server")
         prefixes = prefixes if body.prefix else [""] * len(texts)
@@ -178,18 +188,19 @@ def _fields(request: Request) -> tuple[dict[str, Any], bool]:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
 
-    kind = request.headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    kind = request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
+    if kind not in (_JSON, _FORM):
+        received = kind[:80].decode("latin-1")
+        raise RequestError(415, f"Content-Type is {received!r}; send {_JSON.decode()} or {_FORM.decode()}")
     try:
         text = request.body.decode()
-        if kind == b"application/x-www-form-urlencoded":
+        if kind == _FORM and not text.lstrip().startswith("{"):  # of JSON, curl -d says that it is a form
             lists = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=1000)
             return {name: values if len(values) > 1 else values[0] for name, values in lists.items()}, True
         fields = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=refuse)
         json.dumps(fields, ensure_ascii=False).encode()  # raises an error for half of a surrogate pair
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the body is not valid: {error}") from None
-    if kind != b"application/json":
-        raise RequestError(415, "send JSON, with the header Content-Type: application/json")
     if not isinstance(fields, dict):
         raise RequestError(400, "the body is not a JSON object")
     return fields, False

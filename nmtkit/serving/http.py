@@ -6,13 +6,19 @@ time between requests. Every fault is answered with one line of JSON, {"error": 
 
 import asyncio
 import json
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
 from typing import Any, NamedTuple
 
 import h11
+import prometheus_client as prometheus
+
+from nmtkit.console import log
 
 _READ_BYTES, _MAX_HEAD_BYTES, _LINGER_SECONDS = 64 * 1024, 64 * 1024, 2.0
+_SECONDS_BETWEEN_WARNINGS = 60.0
 _HEADERS = {
     "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
@@ -68,9 +74,16 @@ class RequestError(Exception):
 class HttpServer:
     """The connections of a server; the callback of `asyncio.start_server`."""
 
-    def __init__(self, respond: Callable[[Request], Awaitable[Response]], limits: Limits) -> None:
+    def __init__(
+        self, respond: Callable[[Request], Awaitable[Response]], limits: Limits, registry: prometheus.CollectorRegistry
+    ) -> None:
         self._respond, self._limits, self._is_stopping = respond, limits, False
-        self._num_in_work = self.num_connections = 0
+        self._num_in_work = self._num_connections = 0
+        self._unreported, self._warned_at = Counter[str](), -_SECONDS_BETWEEN_WARNINGS
+        connections = prometheus.Gauge("nmtkit_connections", "Open connections.", registry=registry)
+        connections.set_function(lambda: self._num_connections)
+        about = "Requests refused before they were read; no answer: connections ended at once."
+        self._refused = prometheus.Counter("nmtkit_refused_requests", about, ["status"], registry=registry)
 
     async def stop(self) -> None:
         """Refuse further requests, and return when those in work are answered."""
@@ -78,15 +91,26 @@ class HttpServer:
         while self._num_in_work:
             await asyncio.sleep(0.01)
 
+    def _count_refusal(self, status: str) -> None:
+        """Count a refusal that no answer of ``respond`` counts; warn of those since the last warning, if it is old."""
+        self._refused.labels(status).inc()
+        self._unreported[status] += 1
+        if time.monotonic() - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
+            log.warning("refused requests, by status: %s", dict(self._unreported))
+            self._unreported.clear()
+            self._warned_at = time.monotonic()
+
     async def __call__(self, *streams: *Streams) -> None:
         """Answer the requests of a connection, one after the other."""
         reader, writer = streams
-        self.num_connections += 1
-        is_full = self.num_connections > self._limits.connections
+        self._num_connections += 1
+        is_full = self._num_connections > self._limits.connections
         try:
             writer.transport.set_write_buffer_limits(0)  # `drain` waits until all is sent
             parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES - 1)
-            if self.num_connections <= 2 * self._limits.connections:  # from the limit on, the answer is 503
+            if self._num_connections > 2 * self._limits.connections:  # from the limit on, the answer is 503
+                self._count_refusal("no answer")
+            else:
                 while await self._exchange(parser, streams, is_full=is_full):
                     parser.start_next_cycle()
                 async with asyncio.timeout(_LINGER_SECONDS):
@@ -97,7 +121,7 @@ class HttpServer:
             pass  # the client has gone or does not read, or the server ends
         finally:
             writer.transport.abort()
-            self.num_connections -= 1
+            self._num_connections -= 1
 
     async def _exchange(self, parser: h11.Connection, streams: Streams, *, is_full: bool) -> bool:
         """Answer one request; return whether another one may follow."""
@@ -107,13 +131,15 @@ class HttpServer:
                 return False
             is_head = request.method == "HEAD"
             if is_full or self._is_stopping:
-                raise RequestError(503, "the server is stopping, or has too many connections", Retry_After="1")
+                fault = "the server is stopping" if self._is_stopping else "too many connections; try again later"
+                raise RequestError(503, fault, Retry_After="1")
             self._num_in_work += 1
             try:
                 return await self._send(await self._respond(request), parser, streams[1], is_head=is_head)
             finally:
                 self._num_in_work -= 1
         except RequestError as error:
+            self._count_refusal(str(error.response.status))
             return await self._send(error.response, parser, streams[1], is_head=is_head, is_last=is_full)
 
     async def _receive(self, parser: h11.Connection, streams: Streams) -> Request | None:

@@ -17,7 +17,7 @@ _SUMMARIES = {
     ("get", "/health"): "200 while requests are taken, 503 when stopping.",
     ("get", "/languages"): "The languages, and into which each is translated.",
     ("get", "/metrics"): "Metrics as text for Prometheus.",
-    ("post", "/translate"): "Translate a text or several.",
+    ("post", "/translate"): "Translate a text or several; the request is JSON or a form.",
 }
 
 
@@ -51,6 +51,8 @@ def openapi(body: type[BaseModel], answer: Mapping[str, str]) -> dict[str, Any]:
             "default": {"description": "A fault.", "content": content["Error"]},
         }
         paths[path] = {method: {"summary": summary, "responses": answers}}
+    kinds = ("application/json", "application/x-www-form-urlencoded")
+    content["Request"] = dict.fromkeys(kinds, content["Request"]["application/json"])
     paths["/translate"]["post"]["requestBody"] = {"required": True, "content": content["Request"]}
     paths["/translate"]["post"]["responses"]["200"]["content"] = content["Answer"]
     info = {"title": "nmtkit", "version": nmtkit_version()}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import is_export
@@ -68,8 +68,7 @@ async def serve(
     registry, loop = CollectorRegistry(), asyncio.get_running_loop()
     ProcessCollector(registry=registry)
     queue = TranslationQueue(limits, batch_tokens, registry)
-    http = HttpServer(lambda request: api.respond(request), limits)
-    Gauge("nmtkit_connections", "Open connections.", registry=registry).set_function(lambda: http.num_connections)
+    http = HttpServer(lambda request: api.respond(request), limits, registry)
     try:  # before the models are loaded, which takes long
         listener = await asyncio.start_server(http, host, port, start_serving=False)
     except (OSError, ValueError) as error:  # ValueError: of a name that no host can have

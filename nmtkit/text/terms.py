@@ -15,7 +15,7 @@ Kind = Literal["tags", "urls", "emails", "numbers"]
 
 
 class Term(NamedTuple):
-    """A term of a glossary in another language; ``location`` begins messages about it."""
+    """The translation of a term of a glossary; ``location``, which names the term, begins messages about it."""
 
     text: str
     location: str
@@ -37,7 +37,7 @@ class Glossary:
 
         Args:
             name: name of the glossary in messages.
-            numbers: line number of each pair; by default they are counted from 1.
+            numbers: line number of each pair in its file, for messages.
 
         Raises:
             DataError: a term or a translation is empty, or a pair occurs twice.
@@ -49,12 +49,14 @@ class Glossary:
         sizes: dict[str, set[int]] = {}
         seen: dict[tuple[tuple[str, ...], str], int] = {}
         for number, (source, target) in zip(numbers or range(1, len(self.pairs) + 1), self.pairs, strict=True):
-            location, words, target = f"{name}, line {number}: ", tuple(_words(source)), target.strip()
+            line = f", line {number}" if numbers else ""
+            location, words, target = f"{name}{line}, term {source.strip()!r}: ", tuple(_words(source)), target.strip()
             if not words or not target:
-                empty = "translation" if words else "term"
-                raise DataError(f"{location}the {empty} is empty; add it, or remove the line")
+                empty = f"{location}the translation" if words else f"{name}{line}: the term"
+                raise DataError(f"{empty} is empty; add it, or remove {'the line' if line else 'both'}")
             if first := seen.get((words, target)):
-                raise DataError(f"{location}{source.strip()!r} has this translation in line {first}, too; remove one")
+                other = f"in line {first}, too" if line else "twice"
+                raise DataError(f"{location}it has this translation {other}; remove one")
             seen[words, target] = number
             self.terms.append(Term(target, location))
             terms = self._exact.setdefault(words, [])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.cli.main import COMMANDS, load_command
+from nmtkit.cli.main import COMMANDS, app, load_command
 from nmtkit.config.recipe import builtin_recipes, load_recipe
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.distributed.workers import Workers
@@ -157,6 +157,24 @@ def test_wrong_usage_exits_with_2_and_names_the_option(run_command: RunCommand, 
     assert (outcome.code, outcome.out) == (2, "")
     assert told in " ".join(outcome.err.split())
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("nmtkit tra", ["train", "translate"]),
+        ("nmtkit translate --length-pen", ["--length-penalty"]),
+        ("nmtkit translate --length-penalty ", ["wu", "length", "none"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_choices(
+    words: str, completions: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("_NMTKIT_COMPLETE", "complete_bash"), ("COMP_WORDS", words), ("COMP_CWORD", words.count(" "))):
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(SystemExit) as stop:
+        app(prog_name="nmtkit")
+    assert (stop.value.code, capsys.readouterr().out.split()) == (0, completions)
 
 
 def test_a_list_of_commands_imports_none_of_them() -> None:

@@ -628,10 +628,10 @@ class TestSentencesAndTerms:
         for content, options, code, message in (
             (b"cat rote\n", [], 1, f"{terms}, line 1: has 0 tabs"),
             (b"cat\trote\n\tneue\n", [], 1, f"{terms}, line 2: the term is empty"),
-            (b"cat\trote\ncat\trote\n", [], 1, f"{terms}, line 2: 'cat' has this translation in line 1"),
-            (b"#\ncat\t\xe2\x98\x83\n", [], 1, f"{terms}, line 2: the term '\u2603' has characters that are not in"),
+            (b"cat\trote\ncat\trote\n", [], 1, f"{terms}, line 2, term 'cat': it has this translation in line 1"),
+            (b"#\ncat\t\xe2\x98\x83\n", [], 1, f"{terms}, line 2, term 'cat': the translation '\u2603' has char"),
             (b"cat\tr\xffte\n", [], 1, f"{terms}, line 1: invalid UTF-8"),
-            (b"cat\trote\n", ["--forbid", "rote"], 1, f"{terms}, line 1: the term 'rote' contains a forbidden"),
+            (b"cat\trote\n", ["--forbid", "rote"], 1, f"{terms}, line 1, term 'cat': the translation 'rote' cont"),
             (b"cat\trote\n", ["--sample"], 1, "sampling does not support required phrases, terms and spans"),
             (b"", ["--keep", "urls,names"], 2, "'names' is not one of tags, urls, emails, numbers"),
             (b"", ["--split", "always", "--require", tmp_path / "in.txt"], 1, 'split = "always": prefixes and'),

@@ -1,3 +1,4 @@
+import inspect
 import math
 import random
 from pathlib import Path
@@ -200,6 +201,14 @@ def test_an_empty_side_is_the_end_symbol_alone_and_said(tokenizer: Tokenizer) ->
     assert scores[0].ids == scores[2].ids == (EOS,)
     assert len({score.log_prob for score in scores}) == 4
     assert decoder.score([]) == []
+
+
+def test_pairs_are_any_iterable_and_the_line_end_after_a_line_is_no_part_of_it(tokenizer: Tokenizer) -> None:
+    decoder = decoder_of(tokenizer)
+    expected = decoder.score(TEXT)
+    assert decoder.score((f"{source}\n", f"{hypothesis}\r\n") for source, hypothesis in TEXT) == expected
+    sources, hypotheses = zip(*(ids_of(tokenizer, pair) for pair in TEXT), strict=True)
+    assert inspect.unwrap(ForcedDecoder.score_ids)(decoder, iter(sources), iter(hypotheses)) == expected
 
 
 def test_of_a_line_that_is_too_long_the_first_tokens_count(tokenizer: Tokenizer) -> None:

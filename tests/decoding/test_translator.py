@@ -21,7 +21,7 @@ from nmtkit.decoding.request import Batching, Sampling, Segment, Translation
 from nmtkit.decoding.request import TranslationRequest as Request
 from nmtkit.decoding.translator import Translator
 from nmtkit.decoding.wanted import Wanted, mended
-from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
@@ -491,11 +491,11 @@ def test_a_wrong_copy_changes_nothing_before_it(monkeypatch: pytest.MonkeyPatch)
     [
         (
             Request(glossary=Glossary([("a", "Haus"), ("dog", "\u2603")], "g")),
-            "g, line 2: the term '\u2603' has characters",
+            "g, term 'dog': the translation '\u2603' has characters",
         ),
         (
             Request(glossary=Glossary([("dog", "Hund")], "g"), forbidden=["Hund"]),
-            "g, line 1: the term 'Hund' contains a forb",
+            "g, term 'dog': the translation 'Hund' contains a forb",
         ),
         (
             Request(glossary=Glossary([("a", "b")]), sampling=Sampling()),
@@ -581,12 +581,33 @@ def test_one_string_is_not_taken_for_a_list_of_lines(tokenizer: Tokenizer) -> No
         translator_of(tokenizer).translate("The dog sees a cat.")
 
 
+def test_lines_are_any_iterable_and_the_line_end_after_a_line_is_no_part_of_it(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    translator, file = translator_of(tokenizer), tmp_path / "lines"
+    expected = translator.translate(LINES)
+    file.write_bytes("".join(f"{line}\r\n" for line in LINES).encode())
+    with file.open(newline="") as lines:
+        assert translator.translate(lines) == expected
+    assert translator.translate(f"{line}\n" for line in LINES) == expected
+    assert translator.translate([f"{line}\n\n" for line in LINES]) != expected
+    [[found]] = translator.translations(iter(["A cat\n"]), Request(prefixes=["Der Hund\n"], forbidden=["Katze\n"]))
+    assert found.text.startswith("Der Hund")
+
+
 @pytest.mark.parametrize(
     "wishes", [{"prefixes": "der"}, {"forbidden": "der"}, {"required": "der"}, {"required": ["der"]}]
 )
 def test_one_string_is_not_taken_for_several_phrases(wishes: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="each character of one string would be a phrase"):
+    with pytest.raises(TypeError, match="each character of which would be a phrase"):
         Request(**wishes)
+
+
+@pytest.mark.parametrize("name", ["prefixes", "required", "forbidden", "keep", "before"])
+def test_an_iterator_of_phrases_which_would_be_read_once_is_refused(name: str) -> None:
+    unchecked = inspect.unwrap(Request.__init__)
+    with pytest.raises(TypeError, match="none is an iterator"):
+        unchecked(Request.__new__(Request), **{name: iter(())})
 
 
 @pytest.mark.parametrize("numbers", [{"n_best": 0}, {"max_source_tokens": 0}, {"first_line": 0}])
@@ -601,6 +622,18 @@ def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, int]) -> None:
 def test_samples_that_cannot_be_drawn_are_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(numbers))} "):
         Sampling(**numbers)
+
+
+def test_settings_of_the_search_can_be_given_to_load_and_are_checked(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model, folder = model_for(tokenizer, torch.float32), tmp_path / "model"
+    save_model(folder, model.state_dict(), model.config, tokenizer, DecodingConfig(beam=3, alpha=0.5), {})
+    assert Translator.load(folder, decoding={"beam": 1}).decoding == DecodingConfig(beam=1, alpha=0.5)
+    for wrong, message in (
+        ({"beam": 0}, "given settings: decoding.beam = 0: must be at least 1"),
+        ({"beem": 1}, "given settings: unknown key decoding.beem; did you mean beam?"),
+    ):
+        with pytest.raises(RecipeError, match=f"^{re.escape(message)}$"):
+            Translator.load(folder, decoding=wrong)
 
 
 def test_models_devices_and_precisions_that_are_not_there_are_told(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def num_reports(run: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def wait_until(is_so: Callable[[], bool], *processes: Started) -> None:
-    deadline = time.monotonic() + 300
+def wait_until(is_so: Callable[[], bool], *processes: Started, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline
         assert all(process.poll() is None for process in processes), "ended too early"
@@ -130,6 +130,30 @@ def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path
         "error: process 1 of 2 was killed by SIGKILL, perhaps for want of memory; the same command goes on from what "
         "was saved"
     ]
+
+
+def test_processes_whose_parent_is_killed_save_after_the_same_update_and_end(project: Project, tmp_path: Path) -> None:
+    run, log = project.copy(tmp_path / "run"), tmp_path / "log"
+    command = project.arguments(run, "--processes", "2", "--set", "training.max_steps=1000000")
+    with start(command, log) as process:
+        wait_until(lambda: num_reports(run) > 10, process)
+        workers = workers_of(process)
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(is_running, workers)), seconds=30)
+        finally:
+            for pid in filter(is_running, workers):
+                os.kill(pid, signal.SIGKILL)
+    assert "the process that started this one is gone" in log.read_text()
+    assert "saved; to resume" in log.read_text()
+    assert max(path.name for path in run.glob("resume/*")) == f"step-{num_reports(run):08d}"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.slow

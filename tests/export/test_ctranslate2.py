@@ -16,7 +16,7 @@ from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
 from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
 from nmtkit.export.export import export
@@ -268,6 +268,12 @@ class TestEngine:
         found = translator.translate(LINES)
         assert found == by_torch.translate(LINES)
         assert found != plain
+
+    def test_lines_may_end_in_line_ends_and_a_wrong_setting_is_named(self, exported: Path) -> None:
+        translator = engine(exported, beam=1)
+        assert translator.translate(f"{line}\n" for line in LINES) == translator.translate(LINES)
+        with pytest.raises(RecipeError, match=r"^given settings: decoding\.beam = 0: must be at least 1$"):
+            engine(exported, beam=0)
 
     @pytest.mark.parametrize("penalty", [("length", 1.0), ("length", 0.3), ("none", 0.6), ("wu", 0.0)])
     @pytest.mark.parametrize("offset", [0, 5, 30])

@@ -207,7 +207,10 @@ def test_the_models_serve_their_directions(server: Server, reverse_model: Path) 
     assert server.get("/languages").json == [
         {"code": "en", "name": "en", "targets": ["de"]}, {"code": "de", "name": "de", "targets": ["en"]}
     ]  # fmt: skip
-    assert server.post("x", target="fr").error == "source and target: there is no model, or several; see /languages"
+    known = "choose one of en-de, de-en (/languages lists all)"
+    for source in ("en", "auto"):
+        fault = f"source '{source}', target 'fr': no model translates this; {known}"
+        assert server.post("x", source=source, target="fr").error == fault
 
 
 def test_two_models_of_one_direction_are_refused(model: Path) -> None:
@@ -221,6 +224,11 @@ def test_a_form_has_the_same_fields_as_json(server: Server) -> None:
         request("POST", "/translate", body.encode(), Content_Type="application/x-www-form-urlencoded; charset=utf-8")
     )
     assert answer.json == server.post("the dog & a=cat ü", n_best=2, alignment=True).json
+    body = json.dumps({"q": ["the dog"], "source": "en", "target": "de"})  # curl -d says that it is a form
+    answer = server.answer(
+        request("POST", "/translate", f" {body}".encode(), Content_Type="application/x-www-form-urlencoded")
+    )
+    assert answer.json == server.post(["the dog"]).json
     body = urlencode([("q", "the dog"), ("q", "a cat"), ("source", "en"), ("target", "de")])
     answer = server.answer(
         request("POST", "/translate", body.encode(), Content_Type="application/x-www-form-urlencoded")
@@ -289,7 +297,8 @@ def test_a_glossary_requires_the_translations_of_its_terms(server: Server, trans
     assert all("Katze" in found for line, found in zip(lines, answer, strict=True) if "dog" in line.split())
     assert "the term is empty" in server.post("dog", glossary={" ": "x"}).error
     assert "the translation is empty" in server.post("dog", glossary={"dog": ""}).error
-    assert "vocabulary" in server.post("dog", glossary={"dog": "漢"}).error
+    fault = "glossary, term 'dog': the translation '漢' has characters that are not in the model's vocabulary"
+    assert server.post("dog", glossary={"dog": "漢"}).error == fault
 
 
 def test_a_prefix_belongs_to_the_lines_of_its_text(server: Server, translator: Translator) -> None:
@@ -318,6 +327,12 @@ def test_a_faulty_request_does_not_harm_those_that_are_translated_with_it(model:
 def test_the_description_of_the_api_names_every_path_and_field(server: Server) -> None:
     schema = server.get("/openapi.json").json
     assert schema["openapi"].startswith("3.")
+    kinds = ["application/json", "application/x-www-form-urlencoded"]
+    assert list(schema["paths"]["/translate"]["post"]["requestBody"]["content"]) == kinds
+    for kind in ("multipart/form-data; boundary=x", "text/plain"):
+        answer = server.answer(request("POST", "/translate", b"{}", Content_Type=kind))
+        fault = f"Content-Type is {kind.partition(';')[0]!r}; send {' or '.join(kinds)}"
+        assert (answer.status, answer.error) == (415, fault)
     for path, operations in schema["paths"].items():
         for method in operations:
             assert server.answer(request(method.upper(), path, b"" if method == "post" else None)).status in (200, 400)

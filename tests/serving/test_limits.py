@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from nmtkit.serving import http
 from tests.serving.conftest import Client, Server, Shouting, request, serving_engine, translation_request, wait_until
 
 KEYS = ["0123456789abcdef", "schlüssel-der-zweite"]
@@ -25,10 +26,29 @@ def server(engine: Shouting) -> Iterator[Server]:
 
 def test_too_many_characters_are_refused(server: Server) -> None:
     assert server.translated("x" * 5000) == "X" * 5000
-    for fields in ({"q": "x" * 5001}, {"q": ["x"] * 2501}, {"q": "x", "prefix": "y" * 5000},
-                   {"q": "x", "glossary": {"a" * 3000: "b" * 2000}}):  # fmt: skip
+    assert server.translated(["x", ""] * 2500) == ["X", ""] * 2500
+    for fields in ({"q": "x" * 5001}, {"q": ["xx"] * 2501}, {"q": "x", "prefix": "y" * 5000},
+                   {"q": "x", "glossary": {"a" * 3000: "b" * 2000}}, {"q": [""] * 5001}):  # fmt: skip
         answer = server.post(**fields)
-        assert (answer.status, answer.error) == (413, "more than 5,000 characters; send several requests")
+        unit = "texts" if fields["q"] == [""] * 5001 else "characters"
+        assert (answer.status, answer.error) == (413, f"more than 5,000 {unit}; send several requests")
+
+
+def test_refusals_before_a_request_is_read_are_counted_and_warned_of_once_in_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http.log, "propagate", True)
+    faults = {
+        "400": b"nonsense\r\n\r\n", "408": b"GET",
+        "413": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n",
+        "431": b"GET / HTTP/1.1\r\na: " + b"x" * 99_999,
+    }  # fmt: skip
+    with serving_engine(Shouting(), seconds=0.5) as server:
+        assert [str(server.answer(data).status) for data in faults.values()] == [*faults]
+        metrics = server.get("/metrics").body.decode().splitlines()
+    assert set(metrics) > {f'nmtkit_refused_requests_total{{status="{status}"}} 1.0' for status in faults}
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["refused requests, by status: {'400': 1}"]
 
 
 def test_a_beam_beyond_the_limit_is_refused(server: Server) -> None:
@@ -198,13 +218,14 @@ def test_too_many_connections_are_answered_and_then_ended() -> None:
             assert client.read_answer().status == 200
         answer = server.get("/health")
         assert (answer.status, answer.headers["connection"]) == (503, "close")
-        assert "too many connections" in answer.error
+        assert answer.error == "too many connections; try again later"
         assert int(answer.headers["retry-after"]) >= 1
         wait_until(lambda: not _is_served(server, 3))
         held[0].send(request("GET", "/health"))
         assert held[0].read_answer().status == 200  # those within the limit are served
         held[1].socket.close()
         wait_until(lambda: _is_served(server, 1))
+        wait_until(lambda: server.metric("nmtkit_refused_requests_total") >= 1)
 
 
 def _is_served(server: Server, number: int) -> bool:

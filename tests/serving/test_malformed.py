@@ -117,10 +117,10 @@ def malformed() -> list[bytes]:
     rng = random.Random(1)
     bodies = [*wrong_fields(), *wrong_bodies(rng)]
     form = "application/x-www-form-urlencoded"
-    kinds = ["text/plain", "application/xml", "multipart/form-data; boundary=x", "", form]
+    kinds = ["text/plain", "application/xml", "multipart/form-data; boundary=x", ""]
     found = [translation_request(body) for body in bodies]
     found += [translation_request(BODY, Content_Type=kind) for kind in kinds]
-    for body in (b"", b"q=%ff&source=en&target=de", b"q=x&source=en&source=de&target=de", b"&" * 5000, b"q=a\xff", BODY,
+    for body in (b"", b"q=%ff&source=en&target=de", b"q=x&source=en&source=de&target=de", b"&" * 5000, b"q=a\xff",
                  b"q=x&source=en&target=de&beam=x", b"q=x&source=en&target=de&glossary=x", b"q=&" * 2000):  # fmt: skip
         found.append(translation_request(body, Content_Type=form))
     found += [*wrong_http(rng)]

@@ -47,7 +47,10 @@ def test_a_glossary_file_has_comments_blank_lines_and_either_line_end(tmp_path: 
     path.write_bytes("\ufeff# source\ttarget\r\n\r\ndog\tHund\r\n  \nthe\u2028cat \t die Katze \n".encode())
     glossary = Glossary.read(path)
     assert glossary.pairs == (("dog", "Hund"), ("the\u2028cat ", " die Katze "))
-    assert glossary.terms == [("Hund", f"{path}, line 3: "), ("die Katze", f"{path}, line 5: ")]
+    assert glossary.terms == [
+        ("Hund", f"{path}, line 3, term 'dog': "),
+        ("die Katze", f"{path}, line 5, term 'the\\u2028cat': "),
+    ]
     path.write_bytes(b"")
     assert Glossary.read(path).found_in("dog") == []
 
@@ -58,8 +61,8 @@ def test_a_glossary_file_has_comments_blank_lines_and_either_line_end(tmp_path: 
         (b"dog\tHund\ncat Katze\n", "line 2: has 0 tabs; write a term, one tab and its translation"),
         (b"dog\tHund\tnoun\n", "line 1: has 2 tabs"),
         (b"dog\tHund\n\t Katze\n", "line 2: the term is empty"),
-        (b"# one\ndog\t \n", "line 2: the translation is empty"),
-        (b"dog\tHund\n\ndog\tHund\n", "line 3: 'dog' has this translation in line 1, too; remove one"),
+        (b"# one\ndog\t \n", "line 2, term 'dog': the translation is empty"),
+        (b"dog\tHund\n\ndog\tHund\n", "line 3, term 'dog': it has this translation in line 1, too; remove one"),
         (b"dog\tHund\nc\xff\tKatze\n", "line 2"),
     ],
 )
@@ -71,6 +74,22 @@ def test_a_wrong_line_of_a_glossary_is_named(tmp_path: Path, content: bytes, mes
     assert str(error.value).startswith(f"{path}")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([("dog", " ")], "glossary, term 'dog': the translation is empty; add it, or remove both"),
+        ([("a", "b"), (" ", "c")], "glossary: the term is empty; add it, or remove both"),
+        ([("a", "b"), ("a ", "b")], "glossary, term 'a': it has this translation twice; remove one"),
+    ],
+)
+def test_a_wrong_pair_that_is_no_line_of_a_file_is_named_by_its_term(
+    pairs: list[tuple[str, str]], message: str
+) -> None:
+    with pytest.raises(DataError) as error:
+        Glossary(pairs)
+    assert str(error.value) == message
 
 
 TEXT = (
