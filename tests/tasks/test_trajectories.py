@@ -159,6 +159,14 @@ class Steering:
         return self._state, reward, self._steps == 3, False, {}
 
 
+class Bare:
+    """Repeat with nothing but what a model needs to play."""
+
+    def __init__(self) -> None:
+        environment = Repeat()
+        self.reset, self.step = environment.reset, environment.step
+
+
 def write_project(folder: Path, *changes: tuple[str, str], **episodes: list[dict[str, Any]]) -> str:
     text = RECIPE
     for old, new in changes:
@@ -528,6 +536,13 @@ def test_episodes_that_cannot_be_used(tmp_path: Path, rows: list[Any], message: 
     assert not (tmp_path / "run" / "data").exists()
 
 
+def test_the_environment_of_episodes_in_files_is_made_before_the_training(tmp_path: Path) -> None:
+    recipe = write_project(tmp_path, *from_files(), train=[GOOD])
+    with pytest.raises(DataError, match="ModuleNotFoundError"):
+        prepare(load_recipe(recipe, ["data.environment=no_such_module:make"]), tmp_path / "run")
+    assert not (tmp_path / "run" / "data").exists()
+
+
 def test_an_action_that_training_lacks_and_a_state_that_it_lacks(tmp_path: Path) -> None:
     valid = [GOOD, {**GOOD, "states": [0, 99]}]
     recipe = load_recipe(write_project(tmp_path, *from_files(valid=True), train=[GOOD], valid=valid))
@@ -666,6 +681,21 @@ def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
     figure = figures_of({**outcome_of(played), "best_return_probabilities": means})[1]
     assert "Mean predicted probability of the highest return" in figure
     assert figure.count("<polyline") == 2
+
+
+def test_a_run_without_an_environment_names_commands_that_work(tmp_path: Path) -> None:
+    short = ("max_steps = 150\n", "max_steps = 50\n")
+    recipe, folder = write_project(tmp_path, *from_files(), short, train=[GOOD] * 4), str(tmp_path / "run")
+    result = CliRunner().invoke(app, ["run", recipe, "--run-dir", folder, "--device", "cpu", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    commands = [line.split()[1] for line in result.stdout.partition("What to do next:")[2].splitlines() if line]
+    assert commands == ["play", "report", "cost"]
+    assert f"nmtkit play {folder} --environment" in result.stdout
+    message = str(CliRunner().invoke(app, ["score", folder]).exception)
+    assert f"names no environment, so there is nothing to score; play in one with `nmtkit play {folder}" in message
+    bare = ["--environment", "tests.tasks.test_trajectories:Bare", "--episodes", "3"]
+    assert CliRunner().invoke(app, ["play", folder, *bare]).exit_code == 0
+    assert "action_space" in str(CliRunner().invoke(app, ["play", folder, *bare, "--random"]).exception)
 
 
 def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
