@@ -59,7 +59,7 @@ def command(
         rows = [[str(file.path), f"{file.num_bytes / 1e6:,.1f}", file.sha256] for file in files]
         console.print_table("Verified files", ["file", "MB", "sha256"], rows)
         return
-    folder = options.run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir, recipe)
     if check:
         _check(loaded, folder, mirror, workers)
         return

@@ -51,7 +51,7 @@ def command(
     """
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, set_ or [])
-    folder = options.run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir, recipe)
 
     from nmtkit.distributed.launch import launch
     from nmtkit.distributed.workers import check_processes, is_launched
