@@ -124,14 +124,17 @@ def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
     """Print the main metrics of each test set, with the signatures of the first metric."""
 
-    def shown(score: "Score | None") -> str:
+    from nmtkit.evaluation.metrics import shown_score
+
+    def shown(metric: str, score: "Score | None") -> str:
         if score is None:
             return ""
-        return f"{score.score:.2f}" + (f" ± {score.interval.half_width:.2f}" if score.interval is not None else "")
+        half = "" if score.interval is None else f" ± {shown_score(metric, score.interval.half_width)}"
+        return shown_score(metric, score.score) + half
 
     tests = list(scores.values())
     metrics = [name for name in _MAIN_METRICS if name in tests[0]]
-    rows = [[test, *(shown(entries.get(name)) for name in metrics)] for test, entries in scores.items()]
+    rows = [[test, *(shown(name, entries.get(name)) for name in metrics)] for test, entries in scores.items()]
     stated = [(name, entries[name].signature) for name in metrics[:1] for test, entries in scores.items()
               if name in entries and test != AVERAGE]  # fmt: skip
     notes = [f"Signature of {name}: {signature}" for name, signature in dict.fromkeys(stated)]

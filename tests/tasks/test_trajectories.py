@@ -705,7 +705,7 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the environment: a state has .*, not a whole number or a name"):
         play(loaded, PlayRequest(environment="tests.tasks.test_trajectories:Steering"))
     (tmp_path / "x.txt").write_text("a\n", encoding="utf-8")
-    copy, text = shutil.copytree(trained, tmp_path / "copy"), ["--hypothesis", str(tmp_path / "x.txt")]
+    text = ["--hypothesis", str(tmp_path / "x.txt")]
     for command in (
         ["translate", str(trained), "--input", str(tmp_path / "x.txt")],
         ["classify", str(trained), "--input", str(tmp_path / "x.txt")],
@@ -715,13 +715,24 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
         ["cost", str(tmp_path / "mine.toml"), "--run-dir", str(tmp_path / "new")],
         ["attention", str(trained), "--source", "a", "--target", "a"],
         ["inspect", str(trained), "--line", "1"],
-        ["compare", str(trained), str(copy)],
         ["prepare", str(tmp_path / "mine.toml"), "--check"],
     ):
         write_project(tmp_path)
         result = CliRunner().invoke(app, command)
         assert isinstance(result.exception, NmtkitError), (command, result.output)
         assert "\n" not in str(result.exception)
+
+
+def test_runs_are_compared_by_their_stored_scores(trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    scores = json.loads((copy / "scores.json").read_text())
+    scores["episodes"]["success-rate"]["score"] += 1
+    (copy / "scores.json").write_text(json.dumps(scores))
+    result = CliRunner().invoke(app, ["compare", str(trained), str(copy)])
+    assert result.exit_code == 0, result.output
+    assert "+1.00" in result.stdout and "no test, as" in result.stdout
+    (copy / "scores.json").unlink()
+    assert "None that all runs have" in CliRunner().invoke(app, ["compare", str(trained), str(copy)]).stdout
 
 
 def test_long_episodes_are_cut(trained: Path) -> None:
