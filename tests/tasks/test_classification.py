@@ -583,9 +583,9 @@ def test_all_commands_name_labels_and_not_translations(
     shown["page"] = page.replace("<code>translations/</code>", "").replace("validate_bleu", "")
     shown["data"] = Path("run/data/report.html").read_text(encoding="utf-8")
     for name, text in shown.items():
-        assert not re.findall("[Tt]ranslat\\w*|[Tt]arget tokens?|tokens/s|[Pp]erplexity|BLEU", text), name
+        assert not re.findall("[Tt]ranslat\\w*|[Tt]arget tokens?|tokens/s|[Pp]erplexity|BLEU|\\d pairs?\\b", text), name
     told = shown["run mine.toml"]
-    for words in ("validation nll of the label", "labels, ", "4/5 classify: 1 test set", "| nmtkit classify run"):
+    for words in ("validation nll of the label", "examples, in", "4/5 classify: 1 test set", "| nmtkit classify run"):
         assert words in told, words
     assert "labels seen" in shown["cost run"]
     assert "nats per label" in page
