@@ -12,7 +12,7 @@ from nmtkit.config.schema import SECTIONS
 
 PAGE = Path(__file__).with_name("recipe-keys.toml")
 HEAD = """\
-# Every key of a recipe, with its default. Keys in a comment have none. docs/recipes.md explains recipes.
+# Every key of a recipe, with its default. Keys in a comment have no fixed one. docs/recipes.md explains recipes.
 # Written by docs/make_recipe_tables.py from nmtkit/config/schema.py.
 """
 

@@ -7,6 +7,7 @@ With CTranslate2 installed and a search that is its own, an export to RUN/export
 Steps that are up to date are skipped.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -218,6 +219,11 @@ def score_run(
         )
     recipe = Run(run_dir).recipe()
     if not task_of(recipe.data).has_text:
+        if recipe.data.environment is None:
+            raise DataError(
+                f"{run_dir}: the recipe names no environment, so there is nothing to score; play in one with "
+                f"`nmtkit play {shlex.quote(str(run_dir))} --environment MODULE:FUNCTION`"
+            )
         return score_episodes(run_dir, device=device)
     names = Run(run_dir).test_sets()
     if not names:

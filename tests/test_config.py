@@ -262,7 +262,7 @@ class TestWrongKeys:
         stored = folder.write(DATA, "recipe.toml")
         with pytest.raises(RecipeError, match="a folder, not a recipe; the recipe of this run is ") as caught:
             find_recipe(str(folder.path))
-        assert str(caught.value).endswith(str(stored))
+        assert str(caught.value).endswith(f"{stored}; to continue the run, give that with --run-dir {folder.path}")
 
     def test_a_recipe_without_data_is_told(self, folder: Folder) -> None:
         assert "no [data] section" in folder.complaint("[training]\nseed = 1\n")

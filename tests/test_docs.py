@@ -84,6 +84,14 @@ def test_every_recipe_that_the_documentation_runs_exists() -> None:
     assert sorted(set(named) - set(builtin_recipes())) == []
 
 
+@pytest.mark.parametrize("page", ["classification", "decisions", "language-models", "summaries"])
+def test_the_first_recipe_of_a_page_is_small(page: str, tmp_path: Path) -> None:
+    own = re.findall(r"```toml\n(.*?)```", text_of(ROOT / "docs" / f"{page}.md"), flags=re.DOTALL)[0]
+    (tmp_path / "mine.toml").write_text(own, encoding="utf-8")
+    recipe = load_recipe(str(tmp_path / "mine.toml"))
+    assert recipe.model.d_model <= 256 and recipe.training.max_steps and recipe.training.max_steps <= 2000
+
+
 def test_every_relative_link_leads_to_a_file_and_a_heading() -> None:
     broken = []
     checked = 0

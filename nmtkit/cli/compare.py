@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Compare runs: settings that differ, scores with significance tests, cost, and changed sentences.
 
-    The runs must have identical test sets.
+    The runs must have identical test sets. Scores of language models and of decisions are not tested.
 
     Example: nmtkit compare runs/base runs/pre-norm --metric sacrebleu
     """

@@ -102,7 +102,7 @@ def command(
         _print_tables(cost_tables(figures, read_scores(run.scores) if run.scores.is_file() else {}))
     else:
         recipe = run.recipe() if is_run else load_recipe(what, set_ or [])
-        folder = run.folder if is_run else options.run_folder(recipe.name, run_dir)
+        folder = run.folder if is_run else options.run_folder(recipe.name, run_dir, what)
         from nmtkit.training.prediction import predict
 
         lengths, vocab_sizes = _lengths(recipe, Run(folder))

@@ -89,11 +89,8 @@ def warn_of_invalid_lines(reader: LineReader) -> None:
         )
 
 
-def warn_of_cut_lines(numbers: list[int], max_tokens: int) -> None:
-    """Log a warning with the lines of which only the first tokens were scored."""
+def warn_of_cut_lines(side: str, numbers: list[int], max_tokens: int) -> None:
+    """Log a warning with the lines whose source or hypothesis was cut."""
     if numbers:
-        console.log.warning(
-            "only the first tokens were scored (the model's limit, or --max-tokens %d) in %s",
-            max_tokens,
-            console.listed(numbers),
-        )
+        lines = console.listed(numbers)
+        console.log.warning("the %s was cut (the model's limit, or --max-tokens %d) in %s", side, max_tokens, lines)

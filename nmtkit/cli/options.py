@@ -253,6 +253,25 @@ def resume_advice() -> str:
     return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"
 
 
-def run_folder(recipe_name: str, run_dir: Path | None) -> Path:
-    """Return the folder of a run: as given, else runs/<recipe name>."""
-    return run_dir if run_dir is not None else Path("runs") / recipe_name
+def run_folder(recipe_name: str, run_dir: Path | None, recipe: str) -> Path:
+    """Return the folder of a run: as given, else runs/<recipe name>.
+
+    Args:
+        recipe: the argument RECIPE.
+
+    Raises:
+        DataError: no folder is given, and the recipe is that of another run.
+    """
+    if run_dir is not None:
+        return run_dir
+    if recipe_name == "recipe":  # as in a run folder
+        from nmtkit.config.recipe import find_recipe
+        from nmtkit.run import Run
+
+        folder = find_recipe(recipe).parent
+        if Run(folder).is_prepared():
+            raise DataError(
+                f"{recipe}: this is the recipe of a run; to continue that run, add --run-dir "
+                f"{shlex.quote(str(folder))}, and for a new one another --run-dir"
+            )
+    return Path("runs") / recipe_name

@@ -45,6 +45,7 @@ def command(
     from nmtkit.data.prepare import download, prepare
     from nmtkit.data.shards import read_report
     from nmtkit.run import Run
+    from nmtkit.tasks.known import task_of
 
     rank, launched = console.environment_number("RANK", 0), console.environment_number("WORLD_SIZE", 1)
     console.set_up(quiet=quiet, rank=rank)
@@ -59,7 +60,7 @@ def command(
         rows = [[str(file.path), f"{file.num_bytes / 1e6:,.1f}", file.sha256] for file in files]
         console.print_table("Verified files", ["file", "MB", "sha256"], rows)
         return
-    folder = options.run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir, recipe)
     if check:
         _check(loaded, folder, mirror, workers)
         return
@@ -75,20 +76,22 @@ def command(
     preparation = prepare(loaded, folder, mirror=mirror, workers=workers, generate=generate)
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", Run(folder).data)
+    noun = task_of(loaded.data).example
     if (Run(folder).data / "report.json").is_file():  # data of older versions have none
-        _print_report(read_report(Run(folder).data))
+        _print_report(read_report(Run(folder).data), noun)
     pairs, left_out = preparation.manifest["pairs"], preparation.manifest["cleaning"]
     rows = [[name, f"{count:,}", ""] for name, count in pairs.items()]
     rows += [["left out of train", f"{count:,}", rule] for rule, count in left_out.items() if count]
-    console.print_table("Prepared pairs", ["set", "pairs", "rule"], rows)
+    console.print_table(f"Prepared {noun}s", ["set", f"{noun}s", "rule"], rows)
 
 
 def _check(recipe: Recipe, run_dir: Path, mirror: Path | None, workers: int | None) -> None:
     from nmtkit.data.prepare import check
     from nmtkit.run import Run
+    from nmtkit.tasks.known import task_of
 
     result = check(recipe, run_dir, mirror=mirror, workers=workers)
-    _print_report(result.report)
+    _print_report(result.report, task_of(recipe.data).example)
     if result.folder is not None:
         console.log.info("the report with charts is %s", result.folder / "report.html")
     else:
@@ -102,16 +105,16 @@ def _check(recipe: Recipe, run_dir: Path, mirror: Path | None, workers: int | No
         raise DataError(f"`nmtkit prepare` would stop here: {result.reasons[0]}")
 
 
-def _print_report(report: dict[str, Any]) -> None:
-    """Print the findings in the training text, and the coverage by the vocabulary."""
+def _print_report(report: dict[str, Any], noun: str) -> None:
+    """Print the findings in the training text, and the coverage by the vocabulary; ``noun``: see `Task.example`."""
     from nmtkit.data.quality_page import coverage_columns, coverage_rows, rule_rows, silent_rules
 
     rows = rule_rows(report)
     notes = []
     for rule, _, _, _, _, lines, *example in rows:
         notes += [f"{rule}, lines {lines}" if lines else rule, *(f"    {side}" for side in example)]
-    title = f"Found in {report['pairs']['read']:,} training pairs"
-    columns = ["rule", "pairs", "action", "left out", "meaning"]
+    title = f"Found in {console.counted(report['pairs']['read'], f'training {noun}')}"
+    columns = ["rule", f"{noun}s", "action", "left out", "meaning"]
     console.print_table(title, columns, [row[:5] for row in rows], notes=[*notes, silent_rules(report)])
     subwords = report["subwords"]
     if subwords is not None:

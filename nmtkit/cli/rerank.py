@@ -108,7 +108,7 @@ def command(
                 if any(ranked.is_cut for ranked in ranking):
                     cut.append(done)
             advance(done, note=f"{done:,} lists")
-    warn_of_cut_lines(cut, max_tokens)
+    warn_of_cut_lines("source or the hypothesis", cut, max_tokens)
     for used in (reader, sources):
         if used is not None:
             warn_of_invalid_lines(used)

@@ -51,7 +51,7 @@ def command(
     """
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, set_ or [])
-    folder = options.run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir, recipe)
 
     from nmtkit.distributed.launch import launch
     from nmtkit.distributed.workers import check_processes, is_launched
@@ -85,7 +85,7 @@ def command(
     task = task_of(loaded.data)
     use = f"nmtkit {task.command} {shlex.quote(str(folder))}"
     if not task.has_text:
-        use += " --random"
+        use += " --random" if loaded.data.environment else " --environment MODULE:FUNCTION"
     elif task.has_source:
         test = next(iter(result.scores), "")
         sentence = _print_outputs(folder, test, task.noun) if test else ""
@@ -98,7 +98,7 @@ def command(
     if result.scores:
         tests = loaded.data.corpora("test") or loaded.data.train
         _print_main_scores(result.scores, is_made_up=any(str(test).startswith("builtin/") for test in tests))
-    _print_next_commands(folder, use)
+    _print_next_commands(folder, use, has_scores=bool(result.scores))
 
 
 def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
@@ -124,14 +124,17 @@ def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
     """Print the main metrics of each test set, with the signatures of the first metric."""
 
-    def shown(score: "Score | None") -> str:
+    from nmtkit.evaluation.metrics import shown_score
+
+    def shown(metric: str, score: "Score | None") -> str:
         if score is None:
             return ""
-        return f"{score.score:.2f}" + (f" ± {score.interval.half_width:.2f}" if score.interval is not None else "")
+        half = "" if score.interval is None else f" ± {shown_score(metric, score.interval.half_width)}"
+        return shown_score(metric, score.score) + half
 
     tests = list(scores.values())
     metrics = [name for name in _MAIN_METRICS if name in tests[0]]
-    rows = [[test, *(shown(entries.get(name)) for name in metrics)] for test, entries in scores.items()]
+    rows = [[test, *(shown(name, entries.get(name)) for name in metrics)] for test, entries in scores.items()]
     stated = [(name, entries[name].signature) for name in metrics[:1] for test, entries in scores.items()
               if name in entries and test != AVERAGE]  # fmt: skip
     notes = [f"Signature of {name}: {signature}" for name, signature in dict.fromkeys(stated)]
@@ -140,11 +143,12 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)
 
 
-def _print_next_commands(run_dir: Path, use: str) -> None:
+def _print_next_commands(run_dir: Path, use: str, *, has_scores: bool) -> None:
     from nmtkit.run import find_model
 
     folder = shlex.quote(str(run_dir))
     print(f"The model is in {find_model(run_dir)}. What to do next:")
     print(f"  {use}")
     for command, what in (("report", "curves, samples"), ("score", "all metrics"), ("cost", "time, FLOPs, memory")):
-        print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")
+        if has_scores or command != "score":
+            print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")

@@ -61,7 +61,7 @@ def score_by_model(
     max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
     with result_lines(output) as write, console.progress("scoring", total) as advance:
         done = 0
-        cut: list[int] = []
+        cut: dict[str, list[int]] = {"source": [], "hypothesis": []}
         documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
         for window in windows(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
@@ -71,12 +71,14 @@ def score_by_model(
             for number, score in enumerate(scores, start=done + 1):
                 pieces = decoder.tokenizer.pieces(score.ids, "target") if tokens else None
                 lines.append(_model_line(number, score, pieces, as_json=as_json, invalid_utf8=number in invalid))
-                if score.is_cut:
-                    cut.append(number)
+                for side, numbers in cut.items():
+                    if f"cut_{side}" in score.remarks:
+                        numbers.append(number)
             write(lines)
             done += len(window)
             advance(done, note=console.counted(done, "line"))
-    warn_of_cut_lines(cut, max_tokens)
+    for side, numbers in cut.items():
+        warn_of_cut_lines(side, numbers, max_tokens)
     for reader in readers:
         warn_of_invalid_lines(reader)
 

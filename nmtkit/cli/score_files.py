@@ -17,7 +17,16 @@ from nmtkit.corpora.sacrebleu_sets import PREFIX
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.metrics import METRICS, Score, Scorer, comparable_to, left_out, resamples_for, scores_as_json
+from nmtkit.evaluation.metrics import (
+    METRICS,
+    Score,
+    Scorer,
+    comparable_to,
+    left_out,
+    resamples_for,
+    scores_as_json,
+    shown_score,
+)
 from nmtkit.evaluation.rouge import Rouge
 from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test, testable
 from nmtkit.files import as_text, write_atomically
@@ -197,17 +206,16 @@ def print_scores(scores: dict[str, dict[str, Score]], missing: dict[str, str], *
         of: title of the first column, for the keys of ``scores``.
     """
 
-    def shown(metric: str, value: float) -> str:
-        return f"{value:.4f}" if metric in ("comet", "nll", "bits-per-character") else f"{value:.2f}"
-
     def interval(metric: str, score: Score) -> str:
         if score.interval is None:
             return ""
-        return f"{shown(metric, score.interval.mean)} ± {shown(metric, score.interval.half_width)}"
+        return f"{shown_score(metric, score.interval.mean)} ± {shown_score(metric, score.interval.half_width)}"
 
     short = _short_names(scores)
     all_scores = [(short[name], metric, score) for name, entries in scores.items() for metric, score in entries.items()]
-    rows = [[name, metric, shown(metric, score.score), interval(metric, score)] for name, metric, score in all_scores]
+    rows = [
+        [name, metric, shown_score(metric, score.score), interval(metric, score)] for name, metric, score in all_scores
+    ]
     signatures = dict.fromkeys((metric, score.signature) for _, metric, score in all_scores)
     # Not as a column, which would be too wide for 80 characters.
     notes = [f"  {name}  {metric}  {score.details}" for name, metric, score in all_scores if score.details]

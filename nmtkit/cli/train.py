@@ -53,11 +53,11 @@ def command(
     if init is not None:  # in TOML, which knows no surrogate pairs and no DEL
         overrides.append("training.init=" + json.dumps(str(init), ensure_ascii=False).replace("\x7f", "\\u007f"))
     if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
-        load_recipe(recipe, overrides)
+        options.run_folder(load_recipe(recipe, overrides).name, run_dir, recipe)
         options.launch_processes(processes, device)
     console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
     loaded = load_recipe(recipe, overrides)
-    folder = options.run_folder(loaded.name, run_dir)
+    folder = options.run_folder(loaded.name, run_dir, recipe)
     if not verify_resume:
         train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
         console.log.info("next: nmtkit average %s", folder)

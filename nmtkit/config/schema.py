@@ -214,7 +214,7 @@ class TrainingConfig(Section):
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target distribution that is spread evenly over the vocabulary."""
     max_steps: int | None = Field(default=None, ge=1, le=MANY)
-    """Stop after this number of updates."""
+    """Stop after this number of updates; 100,000 if no max_* is given."""
     max_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Stop after this number of epochs."""
     max_minutes: float | None = Field(default=None, gt=0, le=MANY)

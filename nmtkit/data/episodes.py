@@ -263,8 +263,10 @@ class Episodes:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        """Open the files of the recipe; raise DataError if one cannot be read."""
+        """Open the files of the recipe, and make its environment once; raise DataError if one cannot be used."""
         self._recipe, self._data = recipe, recipe.data
+        if self._data.environment is not None:  # which is needed after the training, too
+            make_environment(self._data.environment, self._data.environment_seed)
         self._texts: dict[str, list[tuple[str, StoredText | None]]] = {}
         for role, entries in (("train", self._data.train), ("valid", self._data.corpora("valid"))):
             self._texts[role] = [

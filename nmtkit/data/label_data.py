@@ -24,7 +24,7 @@ class LabelData(PairData):
         source_lengths: tokens of all sequences of each example with padding, int64; target_lengths: 1 for each.
     """
 
-    noun, unit = "label", ""
+    noun, unit = "example", ""
     rows: npt.NDArray[np.int64]
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:

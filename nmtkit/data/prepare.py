@@ -241,9 +241,10 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
     if not data.ineligible:  # else the pairs may be in the other corpora; all corpora together need a pair to train on
         available -= max(num_dropped, findings.counts["duplicate_pair"]) + 1
     if data.held_out and sum(data.held_out.values()) > available:
+        noun = f"different {task_of(data).example}"
         stated = " and ".join(f"data.{key} = {number}" for key, number in data.held_out.items())
         findings.stop(
-            f"{stated}: the training corpora hold at most {counted(max(0, available), 'different pair')} to hold out"
+            f"{stated}: the training corpora hold at most {counted(max(0, available), noun)} to hold out"
             f"{' outside of tagged and generated corpora' if data.ineligible else ''}; take fewer"
         )
     return Check(report, findings.refused(), findings.reasons, None if is_prepared else run.data)
@@ -623,8 +624,9 @@ class _Preparer:
                 advance(done)
         if temperature != 1:
             rates = zip(self._train, writer.weights, strict=True)
+            noun = task_of(self._data).example
             seen = ", ".join(f"{corpus.name} {weight:.3g} times" for corpus, weight in rates)
-            log.info("sampling_temperature = %g: an epoch contains each pair of %s", temperature, seen)
+            log.info("sampling_temperature = %g: an epoch contains each %s of %s", temperature, noun, seen)
         if cut := statistics.counts["cut_sources"]:
             sources = f"{cut:,} of {counted(writer.num_pairs, 'source')}"
             limit = (
@@ -638,7 +640,8 @@ class _Preparer:
     def nothing_left(self, cause: str = "the corpora") -> str:
         """Return the message that cleaning leaves no pair."""
         dropped = ", ".join(f"{rule}: {count}" for rule, count in self.findings.dropped.items())
-        return f"no training pair is left after cleaning ({dropped or 'the corpora are empty'}); look at {cause}"
+        noun, dropped = task_of(self._data).example, dropped or "the corpora are empty"
+        return f"no training {noun} is left after cleaning ({dropped}); look at {cause}"
 
     def _write_report(self, folder: Path, report: dict[str, Any]) -> dict[str, Any]:
         if not task_of(self._data).has_source:
@@ -646,7 +649,7 @@ class _Preparer:
             report["examples"] = {rule: example[1:] for rule, example in report["examples"].items()}
         write_json(folder / "report.json", report)
         with write_atomically(folder / "report.html") as file:
-            file.write(report_page(report, self._recipe.name))
+            file.write(report_page(report, self._recipe.name, task_of(self._data).example))
         return report
 
 

@@ -26,23 +26,24 @@ _WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
 _BINS = 16
 
 
-def report_page(report: dict[str, Any], name: str) -> str:
+def report_page(report: dict[str, Any], name: str, noun: str = "pair") -> str:
     """Return the page for the content of report.json.
 
     Args:
         name: of the recipe.
+        noun: `Task.example` of its task.
     """
     pairs, left_out, subwords = report["pairs"], report["left_out"], report["subwords"]
-    numbers = [("training pairs read", f"{pairs['read']:,}")]
+    numbers = [(f"training {noun}s read", f"{pairs['read']:,}")]
     notes = []
     if left_out.get(HELD_OUT_COPY):
-        notes.append(f"{left_out[HELD_OUT_COPY]:,} were left out as copies of a side of a held-out pair.")
+        notes.append(f"{left_out[HELD_OUT_COPY]:,} were left out as copies of a side of a held-out {noun}.")
     for corpus in report["corpora"]:
         if counts := corpus.get("generated"):
             outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in counts.items())
             notes.append(f"{text(corpus['name'])} was generated: {outcomes}.")
     if pairs["kept"] is None:
-        notes.append("The text was only checked: no pair was removed, and no subwords were learned.")
+        notes.append(f"The text was only checked: no {noun} was removed, and no subwords were learned.")
     else:
         share = 100 * pairs["kept"] / max(1, pairs["read"])
         numbers += [
@@ -60,16 +61,16 @@ def report_page(report: dict[str, Any], name: str) -> str:
         [*row[:4], escape(row[4]), escape(row[5]), "<br>".join(text(side) for side in row[6:])]
         for row in rule_rows(report)
     ]
-    columns = ["rule", "pairs", "action", "left out", "meaning", "first lines", "first pair"]
+    columns = ["rule", f"{noun}s", "action", "left out", "meaning", "first lines", f"first {noun}"]
     parts = [
         f"<h1>Data report: {escape(name)}</h1>",
         f'<div class="numbers">{cells}</div>{"".join(f"<p>{note}</p>" for note in notes)}',
         "<h2>Findings in the training text</h2>",
-        "<p>Pairs that match each rule, before any rule acts; one pair may match several rules.</p>",
+        f"<p>{noun.capitalize()}s that match each rule, before any rule acts; one {noun} may match several rules.</p>",
         (table(columns, rules) if rules else "") + f"<p>{silent_rules(report)}</p>",
         "<h2>Corpora</h2>",
         table(
-            ["corpus", "used for", "pairs"],
+            ["corpus", "used for", f"{noun}s"],
             [[text(corpus["name"]), corpus["role"], f"{corpus['pairs']:,}"] for corpus in report["corpora"]],
             numbers_from=2,
         ),
@@ -79,7 +80,7 @@ def report_page(report: dict[str, Any], name: str) -> str:
     if subwords is not None:
         lengths = {side: part["lengths"] for side, part in subwords["train"].items()}
         parts += [
-            _histograms("Subword tokens per sentence, in the pairs to train on", lengths, MAX_TOKENS_SHOWN),
+            _histograms(f"Subword tokens per sentence, in the {noun}s to train on", lengths, MAX_TOKENS_SHOWN),
             "<h2>Vocabulary</h2>",
             table(["", *coverage_columns(subwords)], coverage_rows(subwords), numbers_from=1),
         ]

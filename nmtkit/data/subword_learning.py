@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.console import log
+from nmtkit.console import counted, log
 from nmtkit.data.training_text import TrainingText
 from nmtkit.errors import DataError
+from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import Normalization
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -27,20 +28,20 @@ def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dic
         RecipeError: the text is too small for a vocabulary of the requested size.
     """
     total = len(text)
-    pairs = min(total, data.subword_sample_pairs)
+    pairs, noun = min(total, data.subword_sample_pairs), task_of(data).example
     text_bytes = sum(path.stat().st_size for path in text.paths) * pairs // max(1, total)
     memory_bytes = text_bytes * BYTES_OF_MEMORY[data.subwords]
     available = available_bytes()
     if available is not None and memory_bytes > available:
         fitting = pairs * available // memory_bytes
         raise DataError(
-            f"learning subwords from {pairs:,} pairs takes about {memory_bytes / 1e9:.1f} GB of memory, and "
+            f"learning subwords from {counted(pairs, noun)} takes about {memory_bytes / 1e9:.1f} GB of memory, and "
             f"{available / 1e9:.1f} GB are free; use a smaller sample, such as --set data.subword_sample_pairs="
             f"{max(1, fitting * 8 // 10)}"
         )
     log.info(
-        "learning subwords (%s, %s entries) from %s of %s pairs, %.1f MB; this takes about %.2f GB of memory",
-        data.subwords, f"{data.vocab_size:,}", f"{pairs:,}", f"{total:,}", text_bytes / 1e6, memory_bytes / 1e9,
+        "learning subwords (%s, %s entries) from %s of %s, %.1f MB; this takes about %.2f GB of memory",
+        data.subwords, f"{data.vocab_size:,}", f"{pairs:,}", counted(total, noun), text_bytes / 1e6, memory_bytes / 1e9,
     )  # fmt: skip
     normalizations = [
         [Normalization(data.normalize, language) for language in data.direction(entry)] for entry in data.train

@@ -46,6 +46,7 @@ from nmtkit.data.repeats import KeyFile, PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import LineReader
+from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import without_moses
 
 Pair = tuple[str, str]
@@ -251,7 +252,7 @@ class TrainingTextReader:
             for side, reader in enumerate(readers):
                 reader.carriage_returns += block.carriage_returns[side]
                 reader.has_byte_order_mark |= block.byte_order_marks[side]
-            advance(findings.num_pairs, counted(findings.num_pairs, "pair"))
+            advance(findings.num_pairs, counted(findings.num_pairs, task_of(self._data).example))
 
     def _check_line_count(self, corpus: Corpus, source: LineReader, target: LineReader) -> None:
         if source.num_lines == target.num_lines:
@@ -305,11 +306,12 @@ class TrainingTextReader:
             found, sharing = self._pairs.hold_out(wanted, is_kept, taken, across=self._data.has_directions)
             for rows, number, direction in zip(found, wanted, directions, strict=True):
                 if len(rows) < number:
+                    noun, has_valid = task_of(self._data).example, key == "test" and self._data.valid
                     of_direction = f" for {'-'.join(direction)}, whose share is {number}" if len(directions) > 1 else ""
                     raise DataError(
-                        f"data.{key} = {total}: the training corpora hold only {len(rows)} different pairs "
+                        f"data.{key} = {total}: the training corpora hold only {len(rows)} different {noun}s "
                         f"{'outside of tagged and generated corpora ' if self._data.ineligible else ''}after cleaning"
-                        f"{' that share no side with a validation pair' if key == 'test' and self._data.valid else ''}"
+                        f"{' that share no side with a validation {noun}' if has_valid else ''}"
                         f"{of_direction}"
                     )
             chosen = np.concatenate(found)

@@ -34,6 +34,8 @@ class WindowData(PairData):
         parts: the number of sequences of each text, and its weight.
     """
 
+    noun, unit = "sequence", "tokens"
+
     def __init__(self, texts: PairData, length: int, offsets: list[int] | None = None) -> None:
         """Args:
         texts: shards whose targets are the lines of the texts.
@@ -104,6 +106,8 @@ class WindowEpochs:
         num_texts: number of texts.
         short_texts: numbers (from 1) of the texts that have no whole sequence, and are left out.
     """
+
+    noun = WindowData.noun
 
     def __init__(self, texts: PairData, length: int, seed: int) -> None:
         """Raise DataError where no text has more than ``length`` tokens."""

@@ -1,6 +1,7 @@
 """Runs side by side: the settings that differ, scores with their significance, cost, and which sentences changed most.
 
-The first run is the baseline. Runs are comparable on test sets that are the same to the letter.
+The first run is the baseline. Runs are comparable on test sets that are the same to the letter. Language models and
+models of decisions have no outputs to test: their scores are those of RUN/scores.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,12 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import TARGET_TOKENS, Table, energy, percent, scientific
-from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, model_text
+from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, model_text, read_scores, shown_score
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test, testable
 from nmtkit.files import as_text
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
+from nmtkit.tasks.task import Task
 
 DEFAULT_METRICS = ("sacrebleu", "chrf2", "bleu-tokenized")
 """The metrics of text that are compared by default; a metric of the task's own always is."""
@@ -56,7 +58,7 @@ class Comparison:
         scores: by test set, metric and run.
         costs: the content of each run's cost.json; None for a run whose training is not here.
         changes: by test set and run, those that changed most first.
-        left_out: test sets that not all runs have translations of.
+        left_out: test sets that not all runs have translations or scores of.
     """
 
     runs: list[str]
@@ -86,18 +88,20 @@ def compare_runs(
         num_sentences: the number of changed sentences to keep per run and test set.
 
     Raises:
-        DataError: one is no run with translations, their test sets differ, or a metric is unknown or not testable.
+        DataError: their tasks or test sets differ, outputs are missing, or a metric is unknown or not testable.
     """
     names = run_names(run_dirs)
     runs = {name: Run(run_dir) for name, run_dir in zip(names, run_dirs, strict=True)}
     recipes = {name: _recipe(run) for name, run in runs.items()}
     tests, left_out = _common_tests(runs)
     data = next(iter(recipes.values())).data
+    task = task_of(data)
+    compared = tests if task.has_text else []
     for name, recipe in recipes.items():
-        own, other = task_of(data).own_metric, task_of(recipe.data).own_metric
-        same_metrics = own == other and (own is not None or recipe.data.text == data.text)
+        own, other = ((each.command, each.own_metric) for each in (task, task_of(recipe.data)))
+        same_metrics = own == other and (task.own_metric is not None or recipe.data.text == data.text)
         if not same_metrics or any(
-            data.of_test(test).target_language != recipe.data.of_test(test).target_language for test in tests
+            data.of_test(test).target_language != recipe.data.of_test(test).target_language for test in compared
         ):
             raise DataError(
                 f"{names[0]} and {name} cannot be compared: data.task, data.text or data.target_language differ, so "
@@ -105,6 +109,12 @@ def compare_runs(
             )
     scores: dict[str, dict[str, dict[str, PairedResult]]] = {}
     changes: dict[str, dict[str, list[Change]]] = {}
+    if not _has_outputs(task):
+        if metrics or method:
+            raise DataError(f"a model that {task.does} has no outputs of test sets; leave out --metric and --paired")
+        for test in compared:
+            _same_test_set(runs, test)
+        scores, tests = _stored_scores(runs, tests), []
     for test in tests:
         of_test = data.of_test(test)
         tokenizer = stored_bleu_tokenizer(run_dirs[0], of_test)
@@ -154,23 +164,25 @@ def _recipe(run: Run) -> Recipe:
     return run.recipe(run.folder.resolve().name)
 
 
+def _has_outputs(task: Task) -> bool:
+    return task.command in ("translate", "classify")
+
+
 def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
-    """Return the test sets that all runs have translated, and those that only some have."""
-    translated = {name: {test for test in run.test_sets() if run.translation(test).is_file()}
-                  for name, run in runs.items()}  # fmt: skip
+    """Return the test sets that all runs have translated or scored, and those that only some have."""
+    translated: dict[str, set[str]] = {}
     for name, run in runs.items():
         task = task_of(run.recipe().data)
-        if task.command not in ("translate", "classify"):
-            raise DataError(
-                f"{run.folder}: a model that {task.does} has no translations to compare; `nmtkit report RUN RUN` shows "
-                "the scores of several runs side by side"
-            )
+        if not _has_outputs(task):
+            translated[name] = set(read_scores(run.scores)) if run.scores.is_file() else set()
+            continue
+        translated[name] = {test for test in run.test_sets() if run.translation(test).is_file()}
         if not translated[name]:
             raise DataError(
                 f"{run.folder}: no {task.noun}s of test sets in it; run `nmtkit run` or `nmtkit {task.command}` first"
             )
     common = sorted(set.intersection(*translated.values()))
-    if not common:
+    if not common and all(translated.values()):
         found = "; ".join(f"{name} has {', '.join(sorted(tests))}" for name, tests in translated.items())
         raise DataError(f"the runs have no test set in common: {found}")
     return common, sorted(set.union(*translated.values()) - set(common))
@@ -189,6 +201,25 @@ def _same_test_set(runs: Mapping[str, Run], test: str) -> tuple[list[str], list[
                     "from the same test set"
                 )
     return expected
+
+
+def _stored_scores(runs: Mapping[str, Run], tests: Sequence[str]) -> dict[str, dict[str, dict[str, PairedResult]]]:
+    """Return the scores of scores.json that all runs have, by test set, metric and run."""
+    found: dict[str, dict[str, dict[str, PairedResult]]] = {}
+    for test in tests:
+        stored = {name: read_scores(run.scores)[test] for name, run in runs.items()}
+        first, *others = stored.values()
+        found[test] = {}
+        for metric in (metric for metric in first if all(metric in other for other in others)):
+            baseline = first[metric]["score"]
+            found[test][metric] = {
+                name: PairedResult(
+                    scores[metric]["score"], scores[metric]["score"] - baseline, None, None,
+                    scores[metric].get("signature", ""),
+                )
+                for name, scores in stored.items()
+            }  # fmt: skip
+    return found
 
 
 def _changes(
@@ -252,18 +283,22 @@ def _setting(value: Any) -> str:
 
 
 def _scores_table(comparison: Comparison) -> Table:
-    rows, signatures = [], []
+    rows, signatures, is_tested = [], [], False
     for test, metrics in comparison.scores.items():
         for metric, results in metrics.items():
             for name, result in results.items():
                 interval = "" if result.interval is None else f"± {result.interval.half_width:.2f}"
-                against = ["", ""]
+                sign = "-" if result.difference < 0 else "+"
+                against = ["" if name == comparison.runs[0] else sign + shown_score(metric, abs(result.difference)), ""]
                 if result.p_value is not None:
-                    mark = "*" if result.is_significant else ""
-                    against = [f"{result.difference:+.2f}", f"{result.p_value:.4f}{mark}"]
-                rows.append([test, metric, name, f"{result.score:.2f}", interval, *against])
+                    is_tested = True
+                    against[1] = f"{result.p_value:.4f}{'*' if result.is_significant else ''}"
+                rows.append([test, metric, name, shown_score(metric, result.score), interval, *against])
                 signatures.append((metric, result.signature))
-    notes = [f"Differences are from {comparison.runs[0]}; * marks those with p < 0.05."]
+    about = "* marks those with p < 0.05" if is_tested else "no test, as the scores are those of scores.json"
+    notes = [f"Differences are from {comparison.runs[0]}; {about}."]
+    if not rows:
+        notes = ["None that all runs have; `nmtkit run` and `nmtkit score RUN` make them."]
     notes += [f"  {metric}  {signature}" for metric, signature in dict.fromkeys(signatures)]
     if comparison.left_out:
         notes.append(f"Not in all runs, and left out: {', '.join(comparison.left_out)}.")

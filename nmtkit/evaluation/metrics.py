@@ -106,6 +106,10 @@ class Interval:
     seed: str
 
 
+OF_FOUR_DECIMALS = ("comet", "nll", "bits-per-character")
+"""Scores that are about 1, and not up to 100."""
+
+
 @dataclass(frozen=True)
 class Score:
     """One score and what it takes to reproduce it.
@@ -122,6 +126,11 @@ class Score:
     signature: str
     details: str = ""
     interval: Interval | None = None
+
+
+def shown_score(metric: str, value: float) -> str:
+    """Return a score as tables show it."""
+    return f"{value:.4f}" if metric in OF_FOUR_DECIMALS else f"{value:.2f}"
 
 
 class Scorer:

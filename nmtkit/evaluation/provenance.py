@@ -84,9 +84,10 @@ def _doubt_of_model(run: Run, sha256: str, wanted: DecodingConfig) -> str | None
     last = f"but the recipe averages the last {wanted.average_last}"
     if is_model_folder(run.averaged) and _sum_of(run.averaged) == sha256:
         names = [one["checkpoint"] for one in read_provenance(run.averaged).get("average_of") or []]
-        if len(names) != wanted.average_last:
-            return f"made by an average of {counted(len(names), 'checkpoint')}, {last}"
         checkpoints = [folder.name for folder in run.checkpoints()]
+        has_all = len(names) < wanted.average_last and set(checkpoints) <= set(names)
+        if len(names) != wanted.average_last and not has_all:
+            return f"made by an average of {counted(len(names), 'checkpoint')}, {last}"
         left_out = [name for name in checkpoints if name > min(names) and name not in names]
         return f"made by an average without {left_out[-1]}, {last}" if left_out else None
     made_by = next((folder.name for folder in run.checkpoints() if _sum_of(folder) == sha256), None)

@@ -19,6 +19,7 @@ from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import position_table
 from nmtkit.model_folder import LoadedModel
+from nmtkit.tasks.known import task_of
 from nmtkit.text.vocabulary import BOS, EOS, SPECIAL_PIECES, UNK, Side
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
@@ -35,7 +36,7 @@ Array = npt.NDArray[np.float32]
 def check(loaded: LoadedModel) -> None:
     """Raise ModelError where CTranslate2 does not support something in the model."""
     if missing := unsupported(loaded.model.config):
-        raise ModelError(f"CTranslate2 does not support {missing}; translate with nmtkit")
+        raise ModelError(f"CTranslate2 does not support {missing}; use `nmtkit {task_of(loaded.tokenizer).command}`")
 
 
 def unsupported(config: ModelConfig) -> str:

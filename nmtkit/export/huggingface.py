@@ -69,7 +69,9 @@ def check(loaded: LoadedModel) -> None:
     """Raise ModelError with a list of everything in the model that neither class supports."""
     config, settings = loaded.model.config, loaded.tokenizer.settings
     if nowhere := unsupported(config):
-        raise ModelError(f"no transformers model class supports {nowhere}; translate with nmtkit")
+        raise ModelError(
+            f"no transformers model class supports {nowhere}; use `nmtkit {task_of(loaded.tokenizer).command}`"
+        )
     missing = []
     if config.positions == "learned":
         missing.append('positions = "learned"')

@@ -13,7 +13,7 @@ from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
 from nmtkit.evaluation.cost_tables import scientific
-from nmtkit.evaluation.metrics import Scorer, read_scores
+from nmtkit.evaluation.metrics import OF_FOUR_DECIMALS, Scorer, read_scores
 from nmtkit.files import as_text
 from nmtkit.json_toml import read_json, read_toml
 from nmtkit.lines import read_lines
@@ -42,8 +42,8 @@ FORMS: dict[str, Callable[[Any], str]] = {
 
 
 def form_of_score(metric: str) -> str:
-    """Return the form of a score: most go to 100, COMET's to about 1."""
-    return "four" if metric == "comet" else "two"
+    """Return the form of a score."""
+    return "four" if metric in OF_FOUR_DECIMALS else "two"
 
 
 @dataclass(frozen=True)

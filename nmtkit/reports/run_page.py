@@ -261,9 +261,10 @@ def _data(runs: Sequence[RunFacts]) -> dict[str, Any]:
     def row(label: str, *keys: str, file: str = "data/manifest.json") -> list[str]:
         return [label, *(_cell(run.get(file, *keys), "count") for run in runs)]
 
-    sizes = [row("training pairs read", "pairs", "read", file="data/report.json")]
+    nouns = " or ".join(dict.fromkeys(f"{run.task.example}s" for run in runs))
+    sizes = [row(f"training {nouns} read", "pairs", "read", file="data/report.json")]
     sets = dict.fromkeys(name for manifest in manifests for name in manifest["pairs"])
-    sizes += [row(f"pairs kept: {text(name)}", "pairs", name) for name in sets]
+    sizes += [row(f"{nouns} kept: {text(name)}", "pairs", name) for name in sets]
     sizes += [row(f"training tokens, {side}", "train_tokens", side) for side in ("source", "target")]
     sides = dict.fromkeys(side for manifest in manifests for side in manifest.get("vocab_sizes") or ())
     sizes += [row(f"vocabulary, {text(side)}", "vocab_sizes", side) for side in sides]
@@ -277,7 +278,7 @@ def _data(runs: Sequence[RunFacts]) -> dict[str, Any]:
             cells.append(", ".join(f"{count:,} {done}" for count, done in found if count is not None) or NOTHING)
         rules.append([_code(rule), escape(MEANINGS.get(rule, "")), *cells])
     known = [cells for cells in sizes if any(cell != NOTHING for cell in cells[1:])]
-    return {"runs": [run.name for run in runs], "sizes": known, "rules": rules}
+    return {"runs": [run.name for run in runs], "nouns": nouns, "sizes": known, "rules": rules}
 
 
 def _corpora(run: RunFacts) -> list[list[str]]:

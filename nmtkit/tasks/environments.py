@@ -28,9 +28,7 @@ Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 @runtime_checkable
 class Environment(Protocol):
-    """What nmtkit uses of gymnasium.Env. `action_space` has `n`, or `seed` and `sample`."""
-
-    action_space: Any
+    """What nmtkit uses of gymnasium.Env. Random actions also need `action_space`, with `n`, or `seed` and `sample`."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; return the first observation and facts."""
@@ -195,9 +193,11 @@ def make_environment(name: str, seed: int, *, for_data: bool = False) -> Environ
     try:
         made = getattr(importlib.import_module(module), function)()
     except (Exception, SystemExit) as error:
-        raise DataError(f'environment "{name}": {_in_words(error)}') from None
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        where = f" in {here} and among the installed packages" if is_missing else ""
+        raise DataError(f'environment "{name}": {_in_words(error)}{where}') from None
     if not isinstance(made, Environment):
-        raise DataError(f'environment "{name}": the function returns no environment with reset, step and action_space')
+        raise DataError(f'environment "{name}": the function returns no environment with reset and step')
     return made
 
 
@@ -250,10 +250,11 @@ def _in_words(error: BaseException) -> str:
 
 def random_action(environment: Environment, facts: dict[str, Any], random: np.random.Generator) -> Any:
     """Return a random action, of those that `action_mask` among the facts allows if it is there."""
-    return _called("action_space", _sampled_action, environment.action_space, facts, random)
+    return _called("action_space", _sampled_action, environment, facts, random)
 
 
-def _sampled_action(space: Any, facts: dict[str, Any], random: np.random.Generator) -> Any:
+def _sampled_action(environment: Any, facts: dict[str, Any], random: np.random.Generator) -> Any:
+    space = environment.action_space
     first = int(getattr(space, "start", 0))
     if "action_mask" in facts:
         allowed = np.flatnonzero(facts["action_mask"])

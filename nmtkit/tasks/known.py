@@ -29,6 +29,7 @@ class TrajectoryTask(Task):
 
     command = "play"
     does, activity, noun, unit = "plays episodes", "playing", "episode", "actions"
+    example = "episode"
     nll, nll_title = "nll of the action", "Loss, nats (vectors: mean squared error) per action"
     averaging_metric = "nll"
     has_text = predicts_text = False

@@ -17,7 +17,7 @@ class LanguageModelTask(Task):
 
     command = "generate"
     does = "continues text"
-    unit = "tokens"
+    unit, example = "tokens", "line"
     averaging_metric = "nll"
     has_source = False
 

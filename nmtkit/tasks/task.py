@@ -109,7 +109,7 @@ class Task:
     Attributes:
         description: description of source and target, for the README of an export.
         command: command that uses a model; does: what a model does, for messages; activity: the same for progress bars;
-            noun: its output.
+            noun: its output; example: what the data are counted in.
         unit: what the loss is a mean over, for messages and pages.
         nll: name of the loss without smoothing and additional terms; nll_title: the same with its unit.
         averaging_metric: metric by which `average --search` chooses: bleu, or nll if BLEU has no meaning.
@@ -129,6 +129,7 @@ class Task:
     description = "plain"
     command: Literal["translate", "generate", "classify", "play"] = "translate"
     does, activity, noun, unit = "translates", "translating", "translation", "target tokens"
+    example = "pair"
     nll, nll_title = "nll", "Negative log-likelihood, nats per token"
     averaging_metric: Literal["bleu", "nll"] = "bleu"
     metrics: tuple[str, ...] | None = None

@@ -40,6 +40,7 @@ class SampledEpochs:
         wants_to_stop: Callable[[], bool],
     ) -> None:
         self.folder, self.lines, self.pairs_per_epoch = prepared.folder, prepared.lines, prepared.pairs_per_epoch
+        self.noun = prepared.noun
         self._training, self._limits = recipe.training, (recipe.cleaning.max_tokens, recipe.data.max_source_tokens)
         self._is_joined = recipe.model.is_joined
         self._run, self._data_fingerprint, self._workers = run, data_fingerprint, workers

@@ -144,8 +144,8 @@ def train_updates(
         # Other epochs may have other subwords, or other pairs.
         if len(too_long := np.setdiff1d(plan.too_long, reported)):
             log.warning(
-                "training skips pairs with more target tokens than tokens_per_update = %d (%s of the corpora)",
-                training.tokens_per_update, listed([int(data.lines[pair]) for pair in too_long]),
+                "training skips %ss with more target tokens than tokens_per_update = %d (%s of the corpora)",
+                data.noun, training.tokens_per_update, listed([int(data.lines[pair]) for pair in too_long]),
             )  # fmt: skip
             reported = np.union1d(reported, too_long)
         plan.check(training.tokens_per_update)
@@ -315,7 +315,7 @@ def _add_up_gradients(
 def too_large(data: PairData, pair: int, workers: Workers) -> NmtkitError:
     """Return the error for a single pair that does not fit into the memory of a device."""
     return NmtkitError(
-        f"{workers.device}: out of memory for a single pair, line {int(data.lines[pair])} of the corpora with "
+        f"{workers.device}: out of memory for a single {data.noun}, line {int(data.lines[pair])} of the corpora with "
         f"{int(data.source_lengths[pair])} source and {int(data.target_lengths[pair])} target tokens; exclude it "
         "with cleaning.max_tokens, or take a smaller model or a larger device"
     )

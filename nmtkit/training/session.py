@@ -196,7 +196,7 @@ class _Session:
             where = f"resuming training at update {progress.step + 1}"
         log.info(
             "%s: %s parameters, %s, %d x %s (%s)",
-            where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}", counted(len(self._data), "pair"),
+            where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}", counted(len(self._data), self._data.noun),
             workers.num_processes, workers.device,
             ", ".join(filter(None, (workers.precision, self._origin["processor"]))),
         )  # fmt: skip

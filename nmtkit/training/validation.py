@@ -107,14 +107,15 @@ class Validator:
         lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
         rows = [int(length) for length in lengths]
         order = sorted(range(len(rows)), key=lambda pair: rows[pair])
+        noun = f"validation {self._data.noun}"
         if recipe.model.positions == "learned" and recipe.model.head == "none":  # other data were cut
             fitting = [pair for pair in order if rows[pair] <= recipe.model.max_positions]
             if len(fitting) < len(order):
                 num_skipped = len(order) - len(fitting)
-                log.warning("%s skipped (more tokens than max_positions)", counted(num_skipped, "validation pair"))
+                log.warning("%s skipped (more tokens than max_positions)", counted(num_skipped, noun))
             order = fitting
         if not order:
-            raise DataError(f"{run.data / 'valid'}: no usable validation pair; prepare the run with others")
+            raise DataError(f"{run.data / 'valid'}: no usable {noun}; prepare the run with others")
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         self._sources, self._references = run.valid_text.read() if recipe.training.validate_bleu else ([], [])
         of_pair, self._directions = [0] * len(rows), [(recipe.data.directions[0], list(range(len(self._sources))))]

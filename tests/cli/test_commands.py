@@ -323,6 +323,14 @@ class TestPrepare:
         assert run_command("prepare", "mine.toml", "--quiet").code == 0
         assert (project.folder / "runs" / "mine" / "data" / "manifest.json").is_file()
 
+    @pytest.mark.parametrize("command", ["prepare", "train", "run", "cost"])
+    def test_the_recipe_of_a_run_begins_no_new_run_by_itself(
+        self, run_command: RunCommand, prepared: Project, command: str
+    ) -> None:
+        outcome = run_command(command, prepared.run / "recipe.toml")
+        assert (outcome.code, outcome.out) == (1, "")
+        assert f"to continue that run, add --run-dir {prepared.run}, and for a new one another" in outcome.err
+
     def test_dropped_pairs_are_shown_with_their_rule(self, run_command: RunCommand, project: Project) -> None:
         for side in ("en", "de"):
             with (project.folder / f"train.{side}").open("a") as file:

@@ -184,8 +184,8 @@ class TestScore:
             assert [outcome.lines[0], outcome.lines[-1]] == alone
             assert [row[1] for row in rows[2:4]] == ["1", "1"]
             assert rows[7][1] == "50"
-        told = "warning: only the first tokens were scored (the model's limit, or --max-tokens 50) in 2 lines: 7, 8\n"
-        assert outcome.err == told
+        told = "warning: the {} was cut (the model's limit, or --max-tokens 50) in line {}\n"
+        assert outcome.err == told.format("source", 7) + told.format("hypothesis", 8)
 
     def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
         (tmp_path / "source").write_bytes(b"The dog\nA \xff cat\n")

@@ -84,6 +84,7 @@ def test_an_average_of_another_number_is_told(run: Path) -> None:
     average(choose_checkpoints(run, last=3), run / "averaged")
     note(run)
     assert found(run) == ["made by an average of 3 checkpoints, but the recipe averages the last 2"]
+    assert found(run, RECIPE.model_copy(update={"decoding": DecodingConfig(average_last=4)})) == []  # there are no more
 
 
 @pytest.mark.parametrize(

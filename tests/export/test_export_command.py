@@ -89,7 +89,7 @@ def test_a_model_with_an_attention_window_is_refused_in_one_line(
     run = make_run(tmp_path / "mine", attention_window=4)
     code, err = refusal([str(run), "--format", format_, "--quiet"], monkeypatch, capsys)
     assert code == 1
-    assert err == f"error: {library} attention_window = 4; translate with nmtkit\n"
+    assert err == f"error: {library} attention_window = 4; use `nmtkit translate`\n"
     assert not (run / "export").exists()
 
 

@@ -27,6 +27,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.evaluation.cost import training_cost
+from nmtkit.export import ctranslate2, huggingface
 from nmtkit.json_toml import read_json
 from nmtkit.model.decoder_only import DecoderOnly, build_model
 from nmtkit.model.flops import TRAINING_FACTOR, count_parameters, forward_flops
@@ -342,6 +343,9 @@ def test_training_data_are_examples_with_their_labels(trained: Path) -> None:
 def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: Path) -> None:
     with pytest.raises(ModelError, match="use `nmtkit classify`"):
         Translator.load([trained], "cpu")
+    for library in (ctranslate2, huggingface):
+        with pytest.raises(ModelError, match='architecture = "decoder"; use `nmtkit classify`'):
+            library.check(load_model(find_model(trained)))
     tokenizer = Tokenizer.learn(data_config(), lambda: TEXT)
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
         Classifier([model_for(tokenizer)], tokenizer, DecodingConfig())
@@ -579,9 +583,9 @@ def test_all_commands_name_labels_and_not_translations(
     shown["page"] = page.replace("<code>translations/</code>", "").replace("validate_bleu", "")
     shown["data"] = Path("run/data/report.html").read_text(encoding="utf-8")
     for name, text in shown.items():
-        assert not re.findall("[Tt]ranslat\\w*|[Tt]arget tokens?|tokens/s|[Pp]erplexity|BLEU", text), name
+        assert not re.findall("[Tt]ranslat\\w*|[Tt]arget tokens?|tokens/s|[Pp]erplexity|BLEU|\\d pairs?\\b", text), name
     told = shown["run mine.toml"]
-    for words in ("validation nll of the label", "labels, ", "4/5 classify: 1 test set", "| nmtkit classify run"):
+    for words in ("validation nll of the label", "examples, in", "4/5 classify: 1 test set", "| nmtkit classify run"):
         assert words in told, words
     assert "labels seen" in shown["cost run"]
     assert "nats per label" in page

@@ -1,6 +1,7 @@
 """The environments of the task "trajectories": rules, and the rate at which random actions succeed."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,7 +162,8 @@ def fail() -> None:
     ("name", "message"),
     [
         ("chess", "no such environment; choose graph"),
-        ("no_such_module:make", "ModuleNotFoundError"),
+        ("no_such_module:make", f"ModuleNotFoundError: .* in {Path.cwd()} and among the installed packages$"),
+        ("no_such_package.module:make", "among the installed packages$"),
         ("math:nothing", "AttributeError"),
         ("builtins:dict", "returns no environment"),
         ("tests.tasks.test_environments:fail", "ValueError: too bad$"),

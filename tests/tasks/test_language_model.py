@@ -1,6 +1,8 @@
 """A language model from text files to scores and continuations."""
 
+import json
 import math
+import re
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,8 +137,32 @@ def test_no_source_is_reported(trained: Path) -> None:
     assert list(manifest["train_tokens"]) == list(report["words"]) == list(report["subwords"]["train"]) == ["target"]
     for page in (card(run), report_page([run]), (trained / "data" / "report.html").read_text(encoding="utf-8")):
         assert " source\n" not in page and ", source" not in page and 'class="source"' not in page
+        assert not re.search(r"\bpairs?\b", page.partition("<h2>Reproduction")[0]), page
     manifest["train_tokens"] = {"source": 1, "target": 2}  # as data of before
     assert "1 source, 2 target" in card(run) and "training tokens, source" in report_page([run])
+
+
+def test_commands_count_lines_and_sequences_and_compare_runs(
+    trained: Path, tmp_path: Path, run_command: RunCommand
+) -> None:
+    project, run = write_project(tmp_path), tmp_path / "run"
+    prepared = run_command("prepare", project, "--run-dir", run)
+    for words in ("Prepared lines", "Found in 90 training lines", "of 90 lines"):
+        assert words in prepared.out + prepared.err
+    options = ("--device", "cpu", "--threads", 1, "--set", "training.seed=2")
+    told = run_command("run", project, "--run-dir", run, *options)
+    assert "sequences, 1 x cpu" in told.err and re.search(r"tokens and \d+ sequences, in", told.err)
+    assert not re.search(r"\bpairs?\b", prepared.out + prepared.err + told.out + told.err)
+    scores = json.loads((run / "scores.json").read_text())["test"]
+    assert f" {scores['nll']['score']:.4f} " in told.out and f" {scores['perplexity']['score']:.2f} " in told.out
+    compared = run_command("compare", trained, run, "--json", tmp_path / "all.json")
+    assert "training.seed" in compared.out and "no test, as the scores are those of scores.json" in compared.out
+    of_nll = list(json.loads((tmp_path / "all.json").read_text())["scores"]["test"]["nll"].values())
+    assert of_nll[1]["score"] == scores["nll"]["score"] and of_nll[1]["p_value"] is None
+    assert f"{of_nll[1]['score'] - of_nll[0]['score']:+.4f}" in compared.out
+    assert "leave out --metric and --paired" in run_command("compare", trained, run, "--metric", "nll").err
+    (run / "data" / "test" / "test.reference.txt").write_text("other\n")
+    assert "the reference of test differs (their number of lines)" in run_command("compare", trained, run).err
 
 
 def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Path) -> None:

@@ -159,6 +159,14 @@ class Steering:
         return self._state, reward, self._steps == 3, False, {}
 
 
+class Bare:
+    """Repeat with nothing but what a model needs to play."""
+
+    def __init__(self) -> None:
+        environment = Repeat()
+        self.reset, self.step = environment.reset, environment.step
+
+
 def write_project(folder: Path, *changes: tuple[str, str], **episodes: list[dict[str, Any]]) -> str:
     text = RECIPE
     for old, new in changes:
@@ -528,6 +536,13 @@ def test_episodes_that_cannot_be_used(tmp_path: Path, rows: list[Any], message: 
     assert not (tmp_path / "run" / "data").exists()
 
 
+def test_the_environment_of_episodes_in_files_is_made_before_the_training(tmp_path: Path) -> None:
+    recipe = write_project(tmp_path, *from_files(), train=[GOOD])
+    with pytest.raises(DataError, match="ModuleNotFoundError"):
+        prepare(load_recipe(recipe, ["data.environment=no_such_module:make"]), tmp_path / "run")
+    assert not (tmp_path / "run" / "data").exists()
+
+
 def test_an_action_that_training_lacks_and_a_state_that_it_lacks(tmp_path: Path) -> None:
     valid = [GOOD, {**GOOD, "states": [0, 99]}]
     recipe = load_recipe(write_project(tmp_path, *from_files(valid=True), train=[GOOD], valid=valid))
@@ -668,6 +683,21 @@ def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
     assert figure.count("<polyline") == 2
 
 
+def test_a_run_without_an_environment_names_commands_that_work(tmp_path: Path) -> None:
+    short = ("max_steps = 150\n", "max_steps = 50\n")
+    recipe, folder = write_project(tmp_path, *from_files(), short, train=[GOOD] * 4), str(tmp_path / "run")
+    result = CliRunner().invoke(app, ["run", recipe, "--run-dir", folder, "--device", "cpu", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    commands = [line.split()[1] for line in result.stdout.partition("What to do next:")[2].splitlines() if line]
+    assert commands == ["play", "report", "cost"]
+    assert f"nmtkit play {folder} --environment" in result.stdout
+    message = str(CliRunner().invoke(app, ["score", folder]).exception)
+    assert f"names no environment, so there is nothing to score; play in one with `nmtkit play {folder}" in message
+    bare = ["--environment", "tests.tasks.test_trajectories:Bare", "--episodes", "3"]
+    assert CliRunner().invoke(app, ["play", folder, *bare]).exit_code == 0
+    assert "action_space" in str(CliRunner().invoke(app, ["play", folder, *bare, "--random"]).exception)
+
+
 def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
     loaded = load_model(find_model(trained))
     with pytest.raises(DataError, match="needs a model that predicts returns"):
@@ -675,7 +705,7 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the environment: a state has .*, not a whole number or a name"):
         play(loaded, PlayRequest(environment="tests.tasks.test_trajectories:Steering"))
     (tmp_path / "x.txt").write_text("a\n", encoding="utf-8")
-    copy, text = shutil.copytree(trained, tmp_path / "copy"), ["--hypothesis", str(tmp_path / "x.txt")]
+    text = ["--hypothesis", str(tmp_path / "x.txt")]
     for command in (
         ["translate", str(trained), "--input", str(tmp_path / "x.txt")],
         ["classify", str(trained), "--input", str(tmp_path / "x.txt")],
@@ -685,13 +715,24 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
         ["cost", str(tmp_path / "mine.toml"), "--run-dir", str(tmp_path / "new")],
         ["attention", str(trained), "--source", "a", "--target", "a"],
         ["inspect", str(trained), "--line", "1"],
-        ["compare", str(trained), str(copy)],
         ["prepare", str(tmp_path / "mine.toml"), "--check"],
     ):
         write_project(tmp_path)
         result = CliRunner().invoke(app, command)
         assert isinstance(result.exception, NmtkitError), (command, result.output)
         assert "\n" not in str(result.exception)
+
+
+def test_runs_are_compared_by_their_stored_scores(trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    scores = json.loads((copy / "scores.json").read_text())
+    scores["episodes"]["success-rate"]["score"] += 1
+    (copy / "scores.json").write_text(json.dumps(scores))
+    result = CliRunner().invoke(app, ["compare", str(trained), str(copy)])
+    assert result.exit_code == 0, result.output
+    assert "+1.00" in result.stdout and "no test, as" in result.stdout
+    (copy / "scores.json").unlink()
+    assert "None that all runs have" in CliRunner().invoke(app, ["compare", str(trained), str(copy)]).stdout
 
 
 def test_long_episodes_are_cut(trained: Path) -> None:
