@@ -141,10 +141,12 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
 
 
 def _print_next_commands(run_dir: Path, use: str) -> None:
-    from nmtkit.run import find_model
+    from nmtkit.run import Run, find_model
 
     folder = shlex.quote(str(run_dir))
     print(f"The model is in {find_model(run_dir)}. What to do next:")
     print(f"  {use}")
     for command, what in (("report", "curves, samples"), ("score", "all metrics"), ("cost", "time, FLOPs, memory")):
+        if command == "score" and not Run(run_dir).scores.is_file():  # there is no test set
+            continue
         print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")
