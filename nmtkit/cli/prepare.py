@@ -72,7 +72,11 @@ def command(
     if rank > 0:
         generate([])
         return
-    preparation = prepare(loaded, folder, mirror=mirror, workers=workers, generate=generate)
+    try:
+        preparation = prepare(loaded, folder, mirror=mirror, workers=workers, generate=generate)
+    except SystemExit:  # by a signal
+        console.log.info("stopped; %s", options.resume_advice())
+        raise
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", Run(folder).data)
     if (Run(folder).data / "report.json").is_file():  # data of older versions have none
