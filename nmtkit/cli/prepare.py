@@ -60,6 +60,11 @@ def command(
         console.print_table("Verified files", ["file", "MB", "sha256"], rows)
         return
     folder = options.run_folder(loaded.name, run_dir)
+    if loaded.training.init is not None:
+        from nmtkit.training.transfer import check_initial_model, log_differences  # imports torch
+
+        if (model := check_initial_model(loaded, Run(folder))) is not None:
+            log_differences(model, loaded)
     if check:
         _check(loaded, folder, mirror, workers)
         return
