@@ -64,7 +64,8 @@ def saved(folder: Path, tokenizer: Tokenizer, **model: Any) -> tuple[Path, Weigh
 def recipe_of(tiny_project: TinyProject, folder: Path, model: dict[str, Any], layers: int | None = None) -> Recipe:
     recipe = load_recipe(str(tiny_project.recipe))
     training = recipe.training.model_copy(update={"init": folder, "init_layers": layers})
-    return recipe.model_copy(update={"model": ModelConfig(**model), "training": training})
+    sections = {"model": ModelConfig(**model), "training": training, "decoding": DecodingConfig()}
+    return recipe.model_copy(update=sections)
 
 
 def check(found: Weights, initial: Weights, origin: dict[str, Tensor]) -> None:
