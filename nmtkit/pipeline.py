@@ -59,6 +59,7 @@ from nmtkit.run import Run, chosen_languages, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.session import train
+from nmtkit.training.transfer import check_initial_model
 
 EPISODES = 1000
 """Episodes that `run` plays."""
@@ -102,6 +103,7 @@ def run(
     task = task_of(recipe.data)
     steps = "clean the corpora, learn subwords and encode the text" if task.has_text else "read or play the episodes"
     log.info("1/5 prepare: %s", steps)
+    check_initial_model(recipe, Run(run_dir))
 
     def generate(unfinished: list[Generation]) -> None:
         if unfinished:

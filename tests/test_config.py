@@ -479,7 +479,7 @@ class TestGeneratedCorpora:
     @pytest.mark.parametrize(
         ("entry", "reason"),
         [
-            ('generate = "a", model = "m"', "as: must be stated"),
+            ('generate = "a", model = "m"', '(a): as: must be stated, "source" or "target"'),
             ('generate = "a", as = "source"', "model: must be stated"),
             ('generate = "a", model = [], as = "source"', "model: must have 1 or more entries"),
             ('generate = "a", model = 3, as = "source"', "model: must be a list, in [ ]"),
@@ -497,7 +497,8 @@ class TestGeneratedCorpora:
             (f"{BACK}, temperature = 0.0, sample = true", "temperature: must be at least"),
             (f"{BACK}, top_p = 1.1, sample = true", "top_p: must be at most 1"),
             (f'{BACK}, prefix = "a", source_prefix = "b"', "prefix and source_prefix are the same key; state one"),
-            (f'{BACK}, prefix = "a b"', "must be one word without blanks"),
+            (f'{BACK}, prefix = "a b"', ", entry 2 (mono.de): prefix: must be one word without blanks"),
+            (f'{BACK}, source_prefix = "a b"', "source_prefix: must be one word without blanks"),
             (f'{BACK}, name = "a/b"', "must be a name without slashes"),
             (f"{BACK} }}, {{ {BACK}", "two generated corpora have the same name (mono, mono); give each a name"),
         ],
@@ -505,6 +506,7 @@ class TestGeneratedCorpora:
     def test_a_wrong_entry_is_one_clear_line(self, folder: Folder, entry: str, reason: str) -> None:
         message = folder.complaint(f"{DATA[:-2]}, {{ {entry} }}]\n")
         assert reason in message
+        assert "builtin/train" not in message, "the other entries of the list"
         assert "GeneratedCorpus: " not in message
         assert str(folder.path / "mine.toml") in message
 
@@ -590,6 +592,18 @@ class TestLocalFiles:
     def test_a_tag_of_two_words_is_told_in_words(self, folder: Folder) -> None:
         text = DATA.replace('["builtin/train"]', '[{ corpus = "builtin/train", source_prefix = "a b" }]')
         assert "source_prefix: must be one word without blanks" in folder.complaint(text)
+
+    @pytest.mark.parametrize(
+        ("lists", "reason"),
+        [
+            ('test = ["a", { corpus = "b/c", weight = "x" }]', "data.test, entry 2 (b/c): weight: must be a number"),
+            ('valid = ["a", { source = "t/a.en" }]', "data.valid, entry 2 (a.en): target: must be stated"),
+            ('valid = ["a", {}]', "data.valid, entry 2 (without a file): source: must be stated"),
+            ('valid = ["a", 3]', "data.valid, entry 2 (3): must be text, in quotes"),
+        ],
+    )
+    def test_the_entry_with_a_fault_is_named(self, folder: Folder, lists: str, reason: str) -> None:
+        assert folder.complaint(f"{DATA}{lists}\n").endswith(reason)
 
 
 class TestExclusiveKeys:

@@ -16,7 +16,10 @@ def command(
     line: Annotated[
         int, Option(min=1, help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.")
     ],
-    corpus: Annotated[str | None, Option(metavar="NAME", help="Count the lines of this corpus only.")] = None,
+    corpus: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Count the lines of this corpus only; of a generated one, those of its text."),
+    ] = None,
     valid: Annotated[bool, Option(help="Show a pair of the validation data.")] = False,
     mirror: options.Mirror = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,

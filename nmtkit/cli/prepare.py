@@ -61,6 +61,11 @@ def command(
         console.print_table("Verified files", ["file", "MB", "sha256"], rows)
         return
     folder = options.run_folder(loaded.name, run_dir, recipe)
+    if loaded.training.init is not None:
+        from nmtkit.training.transfer import check_initial_model, log_differences  # imports torch
+
+        if (model := check_initial_model(loaded, Run(folder))) is not None:
+            log_differences(model, loaded)
     if check:
         _check(loaded, folder, mirror, workers)
         return
@@ -73,7 +78,11 @@ def command(
     if rank > 0:
         generate([])
         return
-    preparation = prepare(loaded, folder, mirror=mirror, workers=workers, generate=generate)
+    try:
+        preparation = prepare(loaded, folder, mirror=mirror, workers=workers, generate=generate)
+    except SystemExit:  # by a signal
+        console.log.info("stopped; %s", options.resume_advice())
+        raise
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", Run(folder).data)
     noun = task_of(loaded.data).example

@@ -98,7 +98,7 @@ def command(
     if result.scores:
         tests = loaded.data.corpora("test") or loaded.data.train
         _print_main_scores(result.scores, is_made_up=any(str(test).startswith("builtin/") for test in tests))
-    _print_next_commands(folder, use, has_scores=bool(result.scores))
+    _print_next_commands(folder, use)
 
 
 def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
@@ -143,12 +143,13 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)
 
 
-def _print_next_commands(run_dir: Path, use: str, *, has_scores: bool) -> None:
-    from nmtkit.run import find_model
+def _print_next_commands(run_dir: Path, use: str) -> None:
+    from nmtkit.run import Run, find_model
 
     folder = shlex.quote(str(run_dir))
     print(f"The model is in {find_model(run_dir)}. What to do next:")
     print(f"  {use}")
     for command, what in (("report", "curves, samples"), ("score", "all metrics"), ("cost", "time, FLOPs, memory")):
-        if has_scores or command != "score":
-            print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")
+        if command == "score" and not Run(run_dir).scores.is_file():  # there is no test set
+            continue
+        print(f"  {f'nmtkit {command} {folder}':<{len(folder) + 14}}  # {what}")

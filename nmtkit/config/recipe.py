@@ -309,7 +309,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     errors = error.errors(include_url=False)
     # pydantic tries an entry as a name and as a table, and reports both errors; a table was meant as a table.
     tables = {"LocalPair", "NamedCorpus", "GeneratedCorpus"}
-    meant = [e for e in errors if tables & {*e["loc"]} and e["type"] != "model_type"]
+    meant = [e for e in errors if {*tables, "name"} & {*e["loc"]} and e["type"] != "model_type"]
     first = next((e for e in meant if e["type"] == "extra_forbidden"), meant[0] if meant else errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
     message = first["msg"].removeprefix("Value error, ")
@@ -329,19 +329,29 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     if first["type"] == "missing" and len(first["loc"]) == 2:
         return f"{_to_blame(first, layers)}: {section}.{key} is missing; a recipe must state it"
     if tables & {*first["loc"]}:
-        name = str(first["loc"][-1])
+        name = next(part for part in reversed(first["loc"]) if isinstance(part, str))
         if first["type"] == "extra_forbidden":
             known = [*LocalPair.model_fields, *NamedCorpus.model_fields]
             if "GeneratedCorpus" in first["loc"]:
                 known = [*GeneratedCorpus.model_fields, "as", "from", "prefix", *Noise.model_fields]
             message = f"unknown key{_nearest(name, known)}"
         if first["type"] == "missing":
-            message = "must be stated"
+            message = "must be stated" + ', "source" or "target"' * (name == "as")
         message = message if name in tables else f"{name}: {message}"
-    for layer in reversed(layers):
-        if key in layer.values.get(section, {}):
-            return f"{layer.locate(section, key)}: {section}.{key} = {layer.values[section][key]!r}: {message}"
-    return f"{layers[-1].name}: {section}.{key}: {message}"
+    layer = next((layer for layer in reversed(layers) if key in layer.values.get(section, {})), None)
+    if layer is None:
+        return f"{layers[-1].name}: {section}.{key}: {message}"
+    value, place = layer.values[section][key], f"{layer.locate(section, key)}: {section}.{key}"
+    number = next((part for part in first["loc"] if isinstance(part, int)), None)
+    if number is None or (section, key) not in [("data", name) for name in ("train", "valid", "test")]:
+        return f"{place} = {value!r}: {message}"
+    entry = value[number]
+    if isinstance(entry, dict):
+        if "prefix" in entry:
+            message = message.replace("source_prefix: ", "prefix: ")
+        files = (Path(str(entry[name])).name for name in ("generate", "source", "text") if name in entry)
+        entry = entry.get("name") or entry.get("corpus") or next(files, "without a file")
+    return f"{place}, entry {number + 1} ({entry}): {message}"
 
 
 def _to_blame(first: ErrorDetails, layers: Sequence[_Layer]) -> str:

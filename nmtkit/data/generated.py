@@ -130,8 +130,12 @@ class Generation:
         file = CorpusFile(text, None, text.stat().st_size, self.made_from["input_sha256"])
         return Corpus(self.name, source, target, (file,), hashlib.sha256(made_from.encode()).hexdigest())
 
-    def outcomes(self) -> Iterator[tuple[str, str, str]]:
-        """Yield what became of each translation, its line and its text."""
+    def line_numbers(self) -> Iterator[int]:
+        """Yield for each pair of the finished corpus the number of its line in the text."""
+        return (number for outcome, _, _, number in self.outcomes() if outcome == USED)
+
+    def outcomes(self) -> Iterator[tuple[str, str, str, int]]:
+        """Yield what became of each translation, its line, its text and the number of the line."""
         lines = iter(LineReader(self.entry.generate, errors="surrogateescape"))
         number, line = 0, ""
         for row in LineReader(self.path):
@@ -139,16 +143,16 @@ class Generation:
             while number < int(of_line):
                 number, line = number + 1, next(lines)
             if not line.strip():
-                yield "empty_lines", line, text
+                yield "empty_lines", line, text, number
             elif has_hit_limit == "1":
-                yield "cut_translations", line, text
+                yield "cut_translations", line, text, number
             else:
-                yield USED if text.strip() else "empty_translations", line, text
+                yield USED if text.strip() else "empty_translations", line, text, number
 
     def _lines(self, side: str) -> Iterator[bytes]:
         """Yield the stored lines of one side of the corpus."""
         noise = self.entry.noise if side == "source" else None
-        pairs = (pair for outcome, *pair in self.outcomes() if outcome == USED)
+        pairs = ((line, text) for outcome, line, text, _ in self.outcomes() if outcome == USED)
         for number, (line, text) in enumerate(pairs, start=1):
             chosen = text if side == self.entry.side else line
             if noise is not None:

@@ -3,14 +3,15 @@
 The corpora are read only if they are on this machine; nothing is downloaded.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair
+from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, corpus_name
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files
 from nmtkit.data.generated import Generation
@@ -38,7 +39,7 @@ class InspectedPair:
     """A pair of training or validation data."""
 
     corpus: str
-    line: int  # from 1 in that corpus
+    line: int  # from 1 in that corpus; of a generated one, in the text that was translated
     line_of_all: int  # from 1 through all corpora of the training or validation data, as in RUN/nonfinite.jsonl
     pair: int | None  # index in the shards; None if it was left out
     source: InspectedSide
@@ -51,7 +52,7 @@ def inspect_pair(
     """Return the pair with a line number.
 
     Args:
-        line: number from 1 through all corpora; with ``corpus`` through that corpus.
+        line: number from 1 through all corpora; with ``corpus`` through that corpus, or in the text of a generated one.
         corpus: name of a corpus, as in RUN/data/manifest.json.
         mirror: folder of corpora besides the cache.
 
@@ -69,6 +70,12 @@ def inspect_pair(
     names = [entry["name"] for entry in described]
     if corpus is not None and corpus not in names:
         raise DataError(f"{run_dir}: there is no corpus {corpus!r} in this run; it has {', '.join(names)}")
+    generation = None if corpus is None else _generation(run, part, described[names.index(corpus)])
+    if generation is not None:
+        given, numbers = line, enumerate(generation.line_numbers(), start=1)
+        line = next((pair for pair, number in numbers if number == given), 0)
+        if not line:
+            raise DataError(f"{generation.entry.generate}: line {given} has made no pair; see {generation.path}")
     last, index = 0, None
     for number, entry in enumerate(described):
         if corpus in (None, entry["name"]):
@@ -82,6 +89,7 @@ def inspect_pair(
     line_of_all = sum(entry["pairs"] for entry in described[:index]) + within
     matches = np.flatnonzero(data.lines == line_of_all)
     pair = int(matches[0]) if len(matches) else None
+    generation = generation or _generation(run, part, described[index])
     texts = _texts(run, part, index, within, described[index].get("sha256", ""), mirror) or (None, None)
     sides = []
     for number, side in enumerate(SIDES):
@@ -90,7 +98,21 @@ def inspect_pair(
         else:
             ids = [int(token) for token in data.ids(number, pair)]
             sides.append(InspectedSide(texts[number], tokenizer.decode(ids, side), tokenizer.pieces(ids, side), ids))
+    if generation is not None:
+        within = next(islice(generation.line_numbers(), within - 1, None))
     return InspectedPair(names[index], within, line_of_all, pair, *sides)
+
+
+def _generation(run: Run, part: Part, described: dict[str, Any]) -> Generation | None:
+    """Return a generated corpus; None for others, and where its text or translations are gone or have changed."""
+    data = run.recipe().data
+    with suppress(DataError, ModelError):
+        for entry in data.train if part == "train" else ():
+            if isinstance(entry, GeneratedCorpus) and corpus_name(entry) == described["name"]:
+                generation = Generation.of(entry, data, run)
+                is_same = generation.corpus().fingerprint == described.get("sha256")
+                return generation if is_same and generation.recorded() is not None else None
+    return None
 
 
 def _texts(run: Run, part: Part, index: int, line: int, sha256: str, mirror: Path | None) -> tuple[str, str] | None:

@@ -31,6 +31,7 @@ from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, open_entry
+from nmtkit.data.changes import changed_text
 from nmtkit.data.cleaning import MEANINGS, RULES, SPOOLED, excerpt
 from nmtkit.data.encoding import BlockEncoder, ShardStatistics
 from nmtkit.data.episodes import Episodes
@@ -184,9 +185,10 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             stored = run.recipe(recipe.name)
             changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
             changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
+            changes = changes or changed_text(recipe.data, manifest) or ["the text of a corpus"]
             raise NmtkitError(
-                f"{run.folder} has been trained with other data (changed: "
-                f"{', '.join(changes) or 'the text of a corpus'}); take another --run-dir, or undo the change"
+                f"{run.folder} has been trained with other data (changed: {', '.join(changes)}); take another "
+                "--run-dir, or undo the change"
             )
         log.info("the recipe or its corpora have changed; preparing %s again", run.data)
     with run.locked("prepare"):
@@ -365,6 +367,7 @@ class _Preparer:
                 language_test(code)  # fails here if py3langid is not installed, or does not know a language
         self.findings = Findings(recipe.cleaning, may_stop=may_stop)
         self._train, self._generated = corpora.train, corpora.generated
+        self.findings.line_numbers = {number: each.line_numbers for number, each in corpora.generated.items()}
         _, self._text_fingerprint = _fingerprints(recipe, corpora, None)
         sums = [(generation.recorded() or {}).get("sha256") for generation in corpora.generated.values()]
         if sums:  # another device may have translated the same text differently

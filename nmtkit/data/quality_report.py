@@ -4,8 +4,8 @@
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nmtkit.config.data_schema import CleaningConfig
@@ -35,6 +35,7 @@ class Findings:
         lines: numbers of the first pairs that break each rule.
         corpora: name of each corpus, and the number of pairs before it.
         reasons: messages of faults other than rules that would stop the preparation; a check collects several.
+        line_numbers: of generated corpora, by index: function that returns the number of the line of each pair.
         examples: line, and excerpts of source and target, of the first pair that breaks a rule.
     """
 
@@ -52,6 +53,7 @@ class Findings:
         self.counts: Counter[str] = Counter()
         self.lines: dict[str, list[int]] = {rule: [] for rule in RULES}
         self.corpora: list[tuple[str, int]] = []
+        self.line_numbers: dict[int, Callable[[], Iterable[int]]] = {}
 
     def state(self) -> dict[str, Any]:
         """Return all findings so far as JSON values, for `restore` in another process."""
@@ -119,8 +121,22 @@ class Findings:
 
     def place(self, line: int) -> tuple[str, int]:
         """Return the corpus, and the line in it, of a line counted through all corpora."""
-        name, before = next(entry for entry in reversed(self.corpora) if entry[1] < line or entry is self.corpora[0])
-        return name, line - before
+        return self.places([line])[line]
+
+    def places(self, lines: Iterable[int]) -> dict[int, tuple[str, int]]:
+        """Return the places of lines, see `place`; a line of a generated corpus is that of the text."""
+        found, of_pairs = dict[int, tuple[str, int]](), defaultdict[int, set[int]](set)
+        for line in lines:
+            index = max((n for n, (_, before) in enumerate(self.corpora) if before < line), default=0)
+            name, before = self.corpora[index]
+            found[line] = name, line - before
+            if index in self.line_numbers:
+                of_pairs[index].add(line - before)
+        for index, pairs in of_pairs.items():
+            name, before = self.corpora[index]
+            numbers = enumerate(self.line_numbers[index](), start=1)
+            found |= {before + pair: (name, number) for pair, number in numbers if pair in pairs}
+        return found
 
     def left_out(self) -> dict[str, int]:
         """Return the number of pairs left out of training, by rule."""
@@ -147,12 +163,13 @@ class Findings:
             subwords: statistics of the shards ``train`` and ``valid``; None when the text was only checked.
             round_trip: counts of `ShardStatistics.round_trip`; None when the text was only checked.
         """
+        places = self.places({line for lines in self.lines.values() for line in lines})
         return {
             "rules": {
                 rule: {"count": self.counts[rule], "lines": self.lines[rule], "action": self.actions[rule]}
                 for rule in RULES
             },
-            "places": {rule: [list(self.place(line)) for line in lines] for rule, lines in self.lines.items() if lines},
+            "places": {rule: [list(places[line]) for line in lines] for rule, lines in self.lines.items() if lines},
             "examples": {rule: list(example[1:]) for rule, example in self.examples.items()},
             "pairs": {"read": self.num_pairs, "kept": num_kept},
             "left_out": {rule: count for rule, count in self.left_out().items() if count and num_kept is not None},

@@ -67,6 +67,7 @@ def _record(generation: Generation, job: TranslationJob) -> None:
         generation.path.unlink()
         raise DataError(f"{generation.name}: no translation can be used ({others}); look at the model")
     left_out = f"; left out: {others}" if others else ""
-    log.info("generated %s: %s%s", generation.name, counted(counts[USED], "pair"), left_out)
+    report = log.warning if 2 * counts[USED] < counts.total() else log.info
+    report("generated %s: %s%s", generation.name, counted(counts[USED], "pair"), left_out)
     record = {"made_from": generation.made_from, "counts": counts, "made_with": job.description()}
     write_json(generation.record, {**record, "sha256": sha256_of(generation.path)})

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import tomli_w
 
-from nmtkit.config.schema import ModelConfig
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import openai_gpt, seq2seq
 from nmtkit.json_toml import read_json
-from nmtkit.model_folder import is_model_folder, save_model
+from nmtkit.model_folder import is_model_folder, read_provenance, save_model
 
 
 def import_model(
@@ -30,6 +29,7 @@ def import_model(
     """
     if output.exists() and not is_model_folder(output) and (not output.is_dir() or any(output.iterdir())):
         raise DataError(f"{output}: exists and is not a model folder; give another folder with --output")
+    is_other = is_model_folder(output) and read_provenance(output).get("imported_from") != str(folder)
     path = folder / "config.json"
     try:
         if (folder / "params_shapes.json").is_file():
@@ -54,6 +54,8 @@ def import_model(
     save_model(
         output, imported.weights, imported.config, imported.tokenizer, imported.decoding, provenance, imported.lengths
     )
+    if is_other:
+        log.warning("%s: replaced another model that was in this folder", output)
     config, size = imported.config, sum(tensor.numel() for tensor in imported.weights.values())
     layers = config.decoder_layers if config.is_joined else config.encoder_layers + config.decoder_layers
     log.info(
@@ -63,8 +65,9 @@ def import_model(
         counted(size, "parameter"),
         f"{imported.tokenizer.vocab_size('target'):,}",
     )
-    defaults = ModelConfig().model_dump(mode="json")
-    changed = {
-        key: value for key, value in config.model_dump(mode="json").items() if value not in (None, defaults[key])
+    stated = {
+        name: section.model_dump(mode="json", exclude_defaults=True, exclude_none=True, exclude={"average_last"})
+        for name, section in (("model", config), ("decoding", imported.decoding))
     }
-    log.info("a recipe that starts from it states:\n%s", tomli_w.dumps({"model": changed}).rstrip())
+    stated = {name: values for name, values in stated.items() if values}
+    log.info("a recipe that starts from it states:\n%s", tomli_w.dumps(stated).rstrip())

@@ -328,9 +328,18 @@ class Tokenizer:
             target = known[0] if self.languages[1] == MANY_LANGUAGES and len(known) == 1 else self.languages[1]
         languages = (source or self.languages[0], target)
         if self._source_tags:
-            _check_language("source", languages[0], self.source_languages, "--from")
-        _check_language("target", target, known, "--to")
+            _check_language("source", languages[0], self.source_languages, "--from (source_language)")
+        tag = next(iter(self._their_tags.values()), "")
+        _check_language(
+            "target", target, known, f"--to (target_language){f', not by {tag} in the text' if tag else ''}"
+        )
         return self if languages == self.languages else Tokenizer(self.settings, self._vocabularies, languages)
+
+    @property
+    def _their_tags(self) -> dict[str, str]:
+        """The tag of each target language that users of an imported model may write before a source, as >>fra<<."""
+        tags = self.settings.get("target_tags", {}) if self.settings["subwords"] == "imported" else {}
+        return {code: entry.removeprefix(TAG_SIGN) for code, entry in tags.items()}
 
     @property
     def tag_ids(self) -> frozenset[int]:
@@ -382,7 +391,8 @@ class Tokenizer:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
 
         A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text. Tags of languages, of
-        the source and of the target, are the first ids of each source where a model has them.
+        the source and of the target, are the first ids of each source where a model has them; that of the target may
+        also be in the text for an imported model.
 
         Raises:
             DataError: a line contains half of a surrogate pair, or no target language is chosen (`in_direction`).
@@ -391,6 +401,8 @@ class Tokenizer:
         if side == "source" and (self._source_tags or self._target_tags):
             by_language = zip((self._source_tags, self._target_tags), self.in_direction().languages, strict=True)
             begin = [codes[language] for codes, language in by_language if codes]
+            if tag := self._their_tags.get(self.in_direction().languages[1]):
+                lines = [line.removeprefix(tag).lstrip(" ") for line in lines]
         if side == "source" and self.labels:
             rows = [ids for ids, _, _ in self.sequences(lines, threads)]
         elif self.ends_lines:
@@ -694,7 +706,7 @@ def _check_language(side: Side, code: str, known: Sequence[str], option: str) ->
     several = len(known) > 1
     remedy = f"choose one of {', '.join(listed)}" if several else f"it translates to {known[0]} only"
     if code == MANY_LANGUAGES:
-        raise DataError(f"the model has several {side} languages; {remedy} with {option} ({side}_language)")
+        raise DataError(f"the model has several {side} languages; {remedy} with {option}")
     raise DataError(f'the model does not know the {side} language "{code}"; {remedy}')
 
 

@@ -194,9 +194,11 @@ class _Session:
         where = f"starting from the weights of {training.init}" if training.init else "starting from random weights"
         if progress.step:
             where = f"resuming training at update {progress.step + 1}"
+        trained = sum(each.numel() for each in self._state.model.parameters() if each.requires_grad)
         log.info(
-            "%s: %s parameters, %s, %d x %s (%s)",
-            where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}", counted(len(self._data), self._data.noun),
+            "%s: %s parameters%s, %s, %d x %s (%s)",
+            where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}",
+            f" ({trained:,} of them trained)" if training.freeze else "", counted(len(self._data), self._data.noun),
             workers.num_processes, workers.device,
             ", ".join(filter(None, (workers.precision, self._origin["processor"]))),
         )  # fmt: skip
@@ -216,6 +218,12 @@ class _Session:
         lengths = PairLengths.of_data(self._data.of_epoch(0), origin)
         expected = predict(recipe, lengths, self._vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
         write_json(self._run.prediction, expected)
+        if expected["updates"] < training.warmup_steps:
+            log.warning(
+                "the training has %s, but its learning rate rises until update %d (training.warmup_steps); take fewer "
+                "warmup_steps, fewer tokens_per_update or a higher limit",
+                counted(expected["updates"], "update"), training.warmup_steps,
+            )  # fmt: skip
         log.info(
             "expected: %.2g FLOPs in %s (%s); %s at %.0f %% of the device's rate, %s",
             expected["flops"], counted(expected["updates"], "update"), expected["limit"], duration(expected["seconds"]),

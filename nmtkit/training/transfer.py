@@ -8,6 +8,7 @@ training.init_layers = n          embeddings, positions and the first n layers o
 decoder-only -> encoder-decoder   embeddings and decoder; encoder and attention to the source keep their initial values
 """
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmtkit.config.data_schema import LANGUAGE_MODEL
-from nmtkit.config.schema import ModelConfig, Recipe
+from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
 from nmtkit.console import log
-from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors
+from nmtkit.run import Run, find_model
 from nmtkit.text.tokenizer import ROLES_OF_TEXT, Identity, Tokenizer
 from nmtkit.text.vocabulary import SIDES, UNK, Side
 
@@ -30,6 +32,53 @@ _OF_DECODER = (
     "embedding_scale", "output_bias", "decoder_start",
 )  # fmt: skip
 """Settings that a decoder-only model has in common with the decoder of an encoder-decoder."""
+
+
+def check_initial_model(recipe: Recipe, run: Run) -> Path | None:
+    """Return the folder of the model of training.init after a check of its sizes, before data are prepared.
+
+    None where the recipe names none, training has begun, or the model is still to be trained.
+
+    Raises:
+        NmtkitError: see `initial_weights`.
+    """
+    if recipe.training.init is None or run.is_trained():
+        return None
+    try:
+        folder = find_model(recipe.training.init)
+    except (DataError, ModelError):
+        return None
+    _check_sizes(folder, ModelConfig.model_validate(read_description(folder)["model"]), recipe)
+    return folder
+
+
+def log_differences(folder: Path, recipe: Recipe) -> None:
+    """Log where the initial model of a translation has other languages or another search than the recipe."""
+    own, data = Tokenizer.load(folder / "tokenizer"), recipe.data
+    if own.task_name != "translation" or data.task_name != "translation":
+        return
+    known = own.source_languages, own.target_languages
+    knows = [
+        all(code in codes or "und" in codes for code, codes in zip(each, known, strict=True))
+        for each in data.directions
+    ]
+    if not any(knows):
+        log.warning(
+            "training.init: %s translates %s, and this recipe %s; name another model unless that is meant",
+            folder, "-".join(own.languages), ", ".join(map("-".join, data.directions)),
+        )  # fmt: skip
+    given = DecodingConfig.model_validate(read_description(folder)["decoding"]).model_dump(exclude={"average_last"})
+    wanted = recipe.decoding.model_dump()
+    if different := [key for key in given if given[key] != wanted[key]]:
+        log.info(
+            "training.init: the search of %s has %s, that of this recipe %s; to compare their scores, state the same "
+            "in [decoding]", folder, *(_settings({key: each[key] for key in different}) for each in (given, wanted)),
+        )  # fmt: skip
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    """Return settings as in a recipe, on one line."""
+    return ", ".join(f"no {key}" if value is None else f"{key} = {json.dumps(value)}" for key, value in values.items())
 
 
 def initial_weights(
@@ -50,7 +99,8 @@ def initial_weights(
     description = read_description(folder)
     given, layers = ModelConfig.model_validate(description["model"]), recipe.training.init_layers
     is_of_decoder = given.is_joined and not recipe.model.is_joined
-    _check_sizes(folder, given, recipe, is_of_decoder)
+    _check_sizes(folder, given, recipe)
+    log_differences(folder, recipe)
     own, mapped = Tokenizer.load(folder / "tokenizer"), None
     if own.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
@@ -124,31 +174,31 @@ def _origin(name: str, stored: Mapping[str, Tensor], is_of_decoder: bool) -> str
     return {"0": f"{before}0{after}", "1": None, "2": f"{before}1{after}"}[number]
 
 
-def _check_sizes(folder: Path, given: ModelConfig, recipe: Recipe, is_of_decoder: bool) -> None:
+def _check_sizes(folder: Path, given: ModelConfig, recipe: Recipe) -> None:
     """Raise NmtkitError if the model's sizes differ from those of the run, or it has too few layers."""
     shape, wanted = _shape(given), _shape(recipe.model)
     layers = recipe.training.init_layers
-    if is_of_decoder:
+    if given.is_joined and not recipe.model.is_joined:
         shape, wanted = ({key: each[key] for key in _OF_DECODER if key in each} for each in (shape, wanted))
         kind = "full" if recipe.model.attention_window is None else "window"
         kinds = {given.attention_kind(number) for number in range(given.decoder_layers)}
-        shape["self_attention"], wanted["self_attention"] = ", ".join(sorted(kinds)), kind
+        shape["self-attention of the decoder"], wanted["self-attention of the decoder"] = ", ".join(sorted(kinds)), kind
         if given.share_embeddings == "none":  # which of its two matrices would a shared one be?
             shape["share_embeddings"], wanted["share_embeddings"] = "none", recipe.model.share_embeddings
     if layers is not None:
         wanted |= {key: shape[key] for key in shape if key.endswith("_layers")}
-    for key in shape:
-        if shape[key] != wanted[key]:
-            raise NmtkitError(
-                f"training.init: {folder} has a different shape (model.{key} = {shape[key]} and not {wanted[key]}); "
-                "use the same [model], or take its recipe as base"
-            )
+    if different := {key: value for key, value in shape.items() if value != wanted.get(key)}:
+        raise NmtkitError(f"training.init: {folder} has a different shape; state in [model]: {_settings(different)}")
+    few = dict[str, int]()
     for owner, config in ((str(folder), given), ("the run", recipe.model)):
         for key in ["decoder_layers"] if given.is_joined else ["encoder_layers", "decoder_layers"]:
             number = getattr(config, key)
             if layers is not None and number < layers:
-                message = f"training.init_layers = {layers}, but {owner} has model.{key} = {number}"
-                raise NmtkitError(f"{message}; choose at most {number}")
+                few[f"{owner} has model.{key} = {number}"] = number
+    if few:
+        raise NmtkitError(
+            f"training.init_layers = {layers}, but {' and '.join(few)}; choose at most {min(few.values())}"
+        )
 
 
 def _shape(config: ModelConfig) -> dict[str, Any]:
@@ -179,6 +229,9 @@ def _check_tokenizer(folder: Path, own: Tokenizer, recipe: Recipe, tokenizer: To
     """
     if own.fingerprint() == tokenizer.fingerprint() or own.base_fingerprint == tokenizer.base_fingerprint:
         return
+    differ = "have different tokenizers"
+    if own.task_name == tokenizer.task_name and own.languages != tokenizer.languages:
+        differ += f" (of {'-'.join(own.languages)} and {'-'.join(tokenizer.languages)})"
     advice = (
         f'set data.tokenizer = "{recipe.training.init}" and prepare the run again, or keep the new subwords with '
         'training.init_vocab = "mapped"'
@@ -190,7 +243,7 @@ def _check_tokenizer(folder: Path, own: Tokenizer, recipe: Recipe, tokenizer: To
             "prepare the language model with the run of the translation as its data.tokenizer, and train it, or set "
             'training.init_vocab = "mapped"'
         )
-    raise NmtkitError(f"training.init: {folder} and the data of this run have different tokenizers; {advice}")
+    raise NmtkitError(f"training.init: {folder} and the data of this run {differ}; {advice}")
 
 
 # ---- training.init_vocab = "mapped"

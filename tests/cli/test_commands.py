@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nmtkit.cli.main import COMMANDS, app, load_command
+from nmtkit.cli.run import _print_next_commands
 from nmtkit.config.recipe import builtin_recipes, load_recipe
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.distributed.workers import Workers
@@ -545,3 +546,16 @@ class TestScore:
             scores.append(json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))[files[1]]["bleu-tokenized"])
         assert scores[0]["score"] != scores[1]["score"]
         assert "tok:none" in scores[1]["signature"]
+
+
+def test_run_recommends_to_score_only_where_there_are_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmtkit.run.find_model", lambda folder: folder)
+    found = []
+    for has_scores in (False, True):
+        if has_scores:
+            write_json(tmp_path / "scores.json", {})
+        _print_next_commands(tmp_path, "nmtkit translate")
+        found.append("nmtkit score" in capsys.readouterr().out)
+    assert found == [False, True]

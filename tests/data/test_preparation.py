@@ -485,7 +485,7 @@ class TestAgain:
         project.prepare()
         (project.run / "checkpoints").mkdir()
         project.write("train", sentence_pairs(119))
-        assert "the text of a corpus" in project.complaint()
+        assert "train.en holds another text than when the run was prepared" in project.complaint()
 
     def test_what_a_killed_preparation_left_is_removed(self, project: Project) -> None:
         leftover = project.run / f".data{TEMPORARY_MARK}999999999"

@@ -1,5 +1,6 @@
 """Generated corpora: what a model makes of a text, when it is made anew, and what is refused."""
 
+import logging
 import re
 import shutil
 import signal
@@ -256,6 +257,29 @@ class TestLeftOut:
         assert all(f"{count} {outcome.replace('_', ' ')}" in page for outcome, count in counts.items())
         assert project.pairs() == project.expected()
 
+    def test_lines_are_those_of_the_text(self, project: Project, run_command: RunCommand) -> None:
+        project.write("mono.de", ["", *GERMAN[:5], "", GERMAN[5] + "\a"])
+        project.prepare(BACK, settings=("cleaning.control_character=fix",))
+        translations = [row.split("\t") for row in read_lines(project.run / "generated" / "mono.tsv")]
+        pairs = [int(number) for number, is_cut, text in translations if is_cut == "0" and text]
+        assert 2 in pairs and pairs[-1] == 8 and len(pairs) < 6
+        assert read_report(project.run / "data")["places"]["control_character"] == [["mono", 8]]
+        pair = inspect_pair(project.run, 8, corpus="mono")
+        assert (pair.line, pair.line_of_all) == (8, 12 + len(pairs))
+        assert inspect_pair(project.run, pair.line_of_all) == pair
+        with pytest.raises(NmtkitError, match=r"mono\.de: line 7 has made no pair; see .*mono\.tsv"):
+            inspect_pair(project.run, 7, corpus="mono")
+
+    @pytest.mark.parametrize(("end_logit", "level"), [(6, logging.INFO), (1, logging.WARNING)])
+    def test_more_than_a_half_is_a_warning(
+        self, project: Project, end_logit: float, level: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        save_random_model(project.folder / "de-en", end_logit=end_logit)
+        with caplog.at_level(logging.INFO, "nmtkit"):
+            counts = project.prepare(BACK).manifest["corpora"][1]["generated"]["counts"]
+        assert (2 * counts["pairs"] < sum(counts.values())) == (level == logging.WARNING), counts
+        assert [record.levelno for record in caplog.records if "generated mono" in record.message] == [level]
+
     def test_a_model_without_a_usable_translation_is_an_error(self, project: Project) -> None:
         save_random_model(project.folder / "de-en", 5, end_logit=9)
         message = complaint(project, BACK, is_left=True)
@@ -368,6 +392,10 @@ class TestMadeOnce:
             project.prepare(f"{BACK}, beam = 3")
         project.write("mono.de", GERMAN[:6])
         assert "data.train: " in changed_text(recipe.data, manifest)[0]
+        with pytest.raises(
+            NmtkitError, match=r"trained with other data \(changed: data\.train: .*mono\.de holds another"
+        ):
+            project.prepare(BACK)
 
     def test_without_a_function_that_generates_the_command_is_named(self, project: Project) -> None:
         with pytest.raises(NmtkitError, match="mono: not generated yet; run `nmtkit prepare`"):
@@ -553,6 +581,19 @@ def test_a_sweep_generates_once_for_all_its_runs(project: Project, translated: l
     first, second = (prepare_sweep(recipe, project.folder / "sweep", None) for _ in range(2))
     assert first == second == project.prepare(BACK).manifest["fingerprint"]
     assert translated == [1, 1]
+
+
+def test_a_signal_names_the_command_that_goes_on(
+    project: Project, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise SystemExit(130)
+
+    project.recipe(BACK)
+    monkeypatch.setattr(TranslationJob, "translate", stop)
+    outcome = run_command("prepare", project.folder / "mine.toml", "--run-dir", project.run, "--device", "cpu")
+    assert outcome.code == 130
+    assert f"stopped; to resume, run: nmtkit prepare {project.folder}" in outcome.err
 
 
 def test_several_processes_need_a_generated_corpus(project: Project, run_command: RunCommand) -> None:

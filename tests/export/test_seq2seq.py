@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import M2M100Tokenizer, MarianMTModel, MarianTokenizer, PreTrainedModel
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.forced import ForcedDecoder
@@ -445,6 +445,17 @@ def test_settings_without_a_counterpart_are_named(
 # ---- languages
 
 
+def test_the_tag_of_the_target_may_also_be_in_the_text(tmp_path: Path) -> None:
+    translator = Translator.load(Imported(tmp_path, "tagged").ours)
+    code, other = translator.tokenizer.target_languages[:2]
+    expected = translator.translate(VALID, target_language=code)
+    for tag in (f">>{code}<< ", f">>{code}<<"):
+        assert translator.translate([tag + line for line in VALID], target_language=code) == expected
+    assert translator.tokenizer.in_direction(code).encode([f">>{other}<<"], "source") != [[]]
+    with pytest.raises(DataError, match=rf"with --to \(target_language\), not by >>{code}<< in the text$"):
+        translator.translate([f">>{code}<< {VALID[0]}"])
+
+
 def test_a_wrong_or_missing_language_gives_one_line_with_the_known_ones(tmp_path: Path, m2m100: Path) -> None:
     import_model(m2m100, tmp_path / "ours")
     translator = Translator.load(tmp_path / "ours")
@@ -485,12 +496,13 @@ def test_languages_are_those_of_the_folder_or_of_options(
     import_model(folder, tmp_path / "ours")
     assert load_model(tmp_path / "ours").tokenizer.languages == ("und", "deu")
     options = ("--source-language", "fr", "--target-language", "de", "--output", tmp_path / "ours")
-    assert run_command("import", folder, *options).code == 0
+    done = run_command("import", folder, *options)
+    assert done.code == 0 and "replaced" not in done.err
     assert load_model(tmp_path / "ours").tokenizer.languages == ("fr", "de")
     done = run_command("import", m2m100, *options)
     assert done.code == 1 and 'does not know the source language "fr"; choose one of en' in done.err
     done = run_command("import", m2m100, "--source-language", "en", "--output", tmp_path / "ours")
-    assert done.code == 0
+    assert done.code == 0 and f"{tmp_path / 'ours'}: replaced another model that was in this folder" in done.err
     assert Translator.load(tmp_path / "ours").translate(["the dog"], target_language="de") == Translator.load(
         tmp_path / "ours"
     ).translate(["the dog"], source_language="en", target_language="de")
@@ -506,6 +518,8 @@ def test_commands_translate_and_score_with_an_imported_model(
     assert (done.code, done.out) == (0, f"{tmp_path / 'ours'}\n")
     stated = tomllib.loads(done.err.partition("a recipe that starts from it states:\n")[2])
     assert ModelConfig.model_validate(stated["model"]) == load_model(tmp_path / "ours").model.config
+    search = DecodingConfig.model_validate({**stated["decoding"], "average_last": 1})
+    assert search == load_model(tmp_path / "ours").decoding != DecodingConfig(average_last=1)
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in VALID), encoding="utf-8")
     arguments = ("translate", tmp_path / "ours", "--input", tmp_path / "text", "--threads", "1")
     done = run_command(*arguments, "--from", "en", "--to", "de")

@@ -1,7 +1,9 @@
 """What people expect of a trainer: each option does what it says, and fails here when it is ignored."""
 
 import itertools
+import logging
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +33,7 @@ from nmtkit.training.loss import r_drop_loss
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import Progress, TrainingState
 from nmtkit.training.validation import Validation
-from tests.conftest import write_corpus
+from tests.conftest import RunCommand, write_corpus
 from tests.training.updates import ALONE, VOCAB, Weights, random_pairs, run
 
 TINY = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
@@ -312,6 +314,22 @@ def train_run(recipe: Path, run_dir: Path, *overrides: str) -> TrainingResult:
     return train(loaded, run_dir, Workers.start("cpu", "float32", 1))
 
 
+def test_the_log_has_the_trained_parameters_and_warns_of_too_few_updates(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "nmtkit")
+    settings = ("training.freeze=['encoder', 'embeddings']", "training.max_steps=2", "training.warmup_steps=3")
+    train_run(project / "base.toml", tmp_path / "run", *settings)
+    weights = read_tensors(tmp_path / "run" / "checkpoints" / "step-00000002" / "model.safetensors")
+    trained = sum(each.numel() for name, each in weights.items() if name.startswith("decoder"))
+    assert f"parameters ({trained:,} of them trained), " in caplog.text
+    [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("the training has 2 updates, but its learning rate rises until update 3 (training.warmup")
+    caplog.clear()
+    train_run(project / "base.toml", tmp_path / "other", "training.max_steps=3", "training.warmup_steps=3")
+    assert "of them trained" not in caplog.text and "warmup" not in caplog.text
+
+
 def checkpoint_steps(run_dir: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in (run_dir / "checkpoints").iterdir())
 
@@ -431,17 +449,20 @@ def test_a_model_with_another_tokenizer_is_refused(project: Path, trained: Path,
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ("model.d_ff=48", "model.d_ff = 32 and not 48"),
-        ("model.encoder_layers=2", "model.encoder_layers = 1 and not 2"),
-        ("model.num_heads=4", "model.num_heads = 2 and not 4"),
-        ("model.share_embeddings=none", "model.share_embeddings = all and not none"),
+        ("model.d_ff=48", "d_ff = 32$"),
+        ("model.encoder_layers=2", "encoder_layers = 1$"),
+        ("model.num_heads=4", "num_heads = 2, d_k = 8, d_v = 8$"),
+        ("model.share_embeddings=none", 'share_embeddings = "all"$'),
     ],
 )
-def test_a_model_of_another_shape_is_refused_by_the_first_difference(
-    tuned: Path, tmp_path: Path, change: str, difference: str
+def test_a_model_of_another_shape_is_refused_with_what_to_state(
+    tuned: Path, tmp_path: Path, change: str, difference: str, run_command: RunCommand
 ) -> None:
     with pytest.raises(NmtkitError, match=difference):
         train_run(tuned, tmp_path / "run", change)
+    early = run_command("prepare", tuned, "--run-dir", tmp_path / "new", "--set", change)
+    assert early.code == 1 and re.search(difference, early.err.strip())
+    assert not (tmp_path / "new").exists()
 
 
 def test_dropout_may_be_another_than_the_models(tuned: Path, tmp_path: Path) -> None:

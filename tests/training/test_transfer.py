@@ -28,7 +28,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.resume import lengths_seen, verify_resume
 from nmtkit.training.session import TrainingResult, train
-from nmtkit.training.transfer import initial_weights
+from nmtkit.training.transfer import check_initial_model, initial_weights, log_differences
 from tests.conftest import TinyProject, determined, write_corpus
 
 SIZES = {"encoder_layers": 3, "decoder_layers": 3, "d_model": 8, "d_ff": 16, "num_heads": 2}
@@ -64,7 +64,8 @@ def saved(folder: Path, tokenizer: Tokenizer, **model: Any) -> tuple[Path, Weigh
 def recipe_of(tiny_project: TinyProject, folder: Path, model: dict[str, Any], layers: int | None = None) -> Recipe:
     recipe = load_recipe(str(tiny_project.recipe))
     training = recipe.training.model_copy(update={"init": folder, "init_layers": layers})
-    return recipe.model_copy(update={"model": ModelConfig(**model), "training": training})
+    sections = {"model": ModelConfig(**model), "training": training, "decoding": DecodingConfig()}
+    return recipe.model_copy(update=sections)
 
 
 def check(found: Weights, initial: Weights, origin: dict[str, Tensor]) -> None:
@@ -209,20 +210,20 @@ def test_such_a_decoder_continues_text_as_the_model_does_where_it_ignores_the_so
 @pytest.mark.parametrize(
     ("given", "change", "layers", "message"),
     [
-        (DECODER, {"d_ff": 32}, None, r"different shape \(model\.d_ff = 16 and not 32\)"),
-        (DECODER, {"norm": "pre"}, None, r"model\.norm = post and not pre"),
-        (DECODER, {"activation": "gelu"}, None, r"model\.activation = relu and not gelu"),
-        (DECODER, {"num_heads": 4}, None, r"model\.num_heads = 2 and not 4"),
-        (DECODER, {"d_model": 16}, None, r"model\.d_model = 8 and not 16"),
-        (DECODER, {"positions": "learned"}, None, r"model\.positions = sinusoidal and not learned"),
-        (DECODER, {"attention_window": 4}, None, r"model\.self_attention = full and not window"),
-        (DECODER, {"decoder_layers": 2}, None, r"model\.decoder_layers = 3 and not 2"),
-        (DECODER, {"decoder_layers": 2}, 3, r"init_layers = 3, but the run has model\.decoder_layers = 2; choose"),
-        ({**DECODER, "share_embeddings": "none"}, {}, None, r"model\.share_embeddings = none and not all"),
-        ({**DECODER, "self_attention": ["local", "compressed"]}, {}, None, r"self_attention = compressed, local and"),
-        (SIZES, {"encoder_layers": 2, "decoder_layers": 9}, 3, r"but the run has model\.encoder_layers = 2"),
-        (SIZES, {"encoder_layers": 9, "decoder_layers": 9}, 4, r"but .*/model has model\.encoder_layers = 3"),
-        (SIZES, {"architecture": "decoder"}, None, r"model\.architecture = encoder-decoder and not decoder"),
+        (DECODER, {"d_ff": 32}, None, r"different shape; state in \[model\]: d_ff = 16$"),
+        (DECODER, {"norm": "pre", "num_heads": 4, "d_k": 4}, None, 'num_heads = 2, d_v = 4, norm = "post"$'),
+        (DECODER, {"activation": "gelu", "d_model": 16}, None, 'd_model = 8, d_k = 4, d_v = 4, activation = "relu"$'),
+        (DECODER, {"positions": "learned"}, None, r'positions = "sinusoidal"$'),
+        (DECODER, {"attention_window": 4}, None, r'self-attention of the decoder = "full"$'),
+        (DECODER, {"decoder_layers": 2}, None, r"decoder_layers = 3$"),
+        (DECODER, {"decoder_layers": 2}, 3, r"init_layers = 3, but the run has model\.decoder_layers = 2; choose at m"),
+        ({**DECODER, "share_embeddings": "none"}, {}, None, r'share_embeddings = "none"$'),
+        ({**DECODER, "self_attention": ["local", "compressed"]}, {}, None, r'of the decoder = "compressed, local"$'),
+        ({**SIZES, "positions": "learned"}, {}, None, 'positions = "learned", max_positions = 1024$'),
+        (SIZES, {"encoder_layers": 2, "decoder_layers": 9}, 3, r"but the run has model\.encoder_layers = 2; "),
+        (SIZES, {"encoder_layers": 9, "decoder_layers": 9}, 4, r"/model has model\.encoder_layers = 3 and .*/model"),
+        (SIZES, {"encoder_layers": 2, "decoder_layers": 9}, 4, r"decoder_layers = 3 and the run has .* = 2; .* 2$"),
+        (SIZES, {"architecture": "decoder"}, None, r'architecture = "encoder-decoder"'),
     ],
 )  # fmt: skip
 def test_other_sizes_and_too_many_layers_are_refused_in_one_line(
@@ -233,6 +234,32 @@ def test_other_sizes_and_too_many_layers_are_refused_in_one_line(
     with pytest.raises(NmtkitError, match=message) as caught:
         initial_weights(folder, recipe_of(tiny_project, folder, {**SIZES, **change}, layers), tokenizer, {})
     assert "\n" not in str(caught.value)
+
+
+def test_other_search_and_languages_than_those_of_the_model_are_logged(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, _ = saved(tmp_path / "model", tokenizer, **SIZES)
+    same = recipe_of(tiny_project, folder, SIZES).model_copy(update={"decoding": DecodingConfig(average_last=1)})
+    caplog.set_level(logging.INFO, "nmtkit")
+    assert check_initial_model(same, Run(tmp_path / "run")) == folder
+    log_differences(folder, same)
+    assert not caplog.messages
+    languages = {"source_language": "de", "target_language": "en"}
+    swapped = same.model_copy(update={
+        "data": same.data.model_copy(update=languages), "decoding": DecodingConfig(beam=1, max_length=9)
+    })  # fmt: skip
+    log_differences(folder, swapped)
+    assert f"{folder} translates en-de, and this recipe de-en;" in caplog.messages[0]
+    assert (
+        f"of {folder} has beam = 4, no max_length, that of this recipe beam = 1, max_length = 9" in caplog.messages[1]
+    )
+    with pytest.raises(NmtkitError, match=r"different tokenizers \(of en-de and de-en\)"):
+        initial_weights(folder, swapped, Tokenizer({**tokenizer.settings, **languages}, tokenizer._vocabularies), {})
+
+
+def test_a_model_that_is_not_there_yet_is_not_checked(tiny_project: TinyProject, tmp_path: Path) -> None:
+    assert check_initial_model(recipe_of(tiny_project, tmp_path / "later", SIZES), Run(tmp_path / "run")) is None
 
 
 def test_other_subwords_and_a_missing_weight_are_refused(
