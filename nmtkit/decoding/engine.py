@@ -119,6 +119,7 @@ class Engine(ABC):
         batching: Batching = DEFAULT_BATCHING,
         before_batch: Callable[[], None] = lambda: None,
         advance: Callable[[float], None] = lambda share: None,
+        found: dict[tuple[int, int], list[Translation]] | None = None,
     ) -> list[list[Translation]]:
         """Return up to ``n_best`` translations of each line, best first; samples in the order of sampling.
 
@@ -127,6 +128,7 @@ class Engine(ABC):
         Args:
             before_batch: called before each batch; an exception from it ends the translation.
             advance: called after each batch with the translated share of the source tokens.
+            found: translations of segments by search and index, which are not searched for again; all others are added.
 
         Raises:
             DataError: the request is not possible (see `check`), or does not have one prefix or list of phrases per
@@ -134,7 +136,9 @@ class Engine(ABC):
             TypeError: ``lines`` is one string.
         """
         if (engine := self.in_direction(request)) is not self:
-            return engine.translations(lines, request, batching=batching, before_batch=before_batch, advance=advance)
+            return engine.translations(
+                lines, request, batching=batching, before_batch=before_batch, advance=advance, found=found
+            )
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         for number, line in enumerate(lines, request.first_line):
@@ -145,7 +149,7 @@ class Engine(ABC):
         self._check_search(request)
         lines = [self.task.model_source(line) for line in lines]
         segments = self._segments(lines, request)
-        translated = self._searched(segments, request, batching, before_batch, advance)
+        translated = self._searched(segments, request, batching, before_batch, advance, {} if found is None else found)
         by_line: list[list[tuple[Segment, list[Translation]]]] = [[] for _ in lines]
         for index, segment in enumerate(segments):
             by_line[segment.line].append((segment, translated[index]))
@@ -172,6 +176,7 @@ class Engine(ABC):
         batching: Batching,
         before_batch: Callable[[], None],
         advance: Callable[[float], None],
+        found: dict[tuple[int, int], list[Translation]],
     ) -> dict[int, list[Translation]]:
         """Return the translations of each segment; see `translations`.
 
@@ -187,14 +192,16 @@ class Engine(ABC):
                 chosen = {index: segment for index, segment in changed if segment != segments[index]}
                 if not chosen:
                     advance(1.0)
-            indices, searched = list(chosen), list(chosen.values())
-            batches = self.search_segments(searched, request, batching)
-            total, done = sum(len(segment.ids) for segment in searched), 0
+            translated |= {index: found[number, index] for index in chosen if (number, index) in found}
+            indices = [index for index in chosen if (number, index) not in found]
+            batches = self.search_segments([chosen[index] for index in indices], request, batching)
+            total = sum(len(segment.ids) for segment in chosen.values())
+            done = total - sum(len(chosen[index].ids) for index in indices)
             while done < total:
                 before_batch()
-                for position, found in next(batches).items():
-                    segment = searched[position]
-                    translated[indices[position]] = [self._checked(one, segment, request) for one in found]
+                for position, results in next(batches).items():
+                    index, segment = indices[position], chosen[indices[position]]
+                    translated[index] = found[number, index] = [self._checked(one, segment, request) for one in results]
                     done += len(segment.ids)
                 advance((number + done / total) / rounds)
         return translated

@@ -5,6 +5,7 @@ processes share the work and an interrupted translation can be resumed.
     OUTPUT.parts/manifest.json               models, text, options and window size; if they differ, start over
     OUTPUT.parts/00000000-MADE_OF.output     the output for the first window of lines, written atomically
     OUTPUT.parts/00000000-MADE_OF.status     the lines of this window for --status
+    OUTPUT.parts/00000001-MADE_OF.begun      the sentences that are translated of an unfinished window, a JSON line each
 
 MADE_OF is a checksum of the manifest, so that windows of different translations never mix, even on a file system
 without locks. Process r of n translates the windows r, r + n, r + 2n, ...; at the end the first process joins all
@@ -23,7 +24,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,11 @@ from nmtkit import console
 from nmtkit.console import counted, log
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.formats import OutputFormat, format_output, line_status
-from nmtkit.decoding.request import Batching, TranslationRequest
+from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import TEMPORARY_MARK, remove_folder, remove_leftovers, sha256_of, write_atomically
-from nmtkit.json_toml import json_line, read_json, write_json
+from nmtkit.json_toml import append_json_line, json_line, read_json, write_json
 from nmtkit.lines import LineReader
 from nmtkit.locks import locked
 
@@ -49,6 +50,8 @@ GATHERING_SECONDS = 0.02
 """Seconds that the first line of a window waits for more, so that lines in quick succession share a window."""
 POLL_SECONDS = 0.2
 """Interval in seconds of checks for finished windows of other processes."""
+SAVE_SECONDS = 30.0
+"""Interval at which translated sentences of an unfinished window are saved, so that fast translation saves none."""
 _MANIFEST = "manifest.json"
 _KIND = "parts of a translation by nmtkit"
 
@@ -145,6 +148,27 @@ class LineConstraints:
         return DataError(f"{self.path} ({self.option}) has {lines} and {other}; the numbers must be equal")
 
 
+class Begun(dict[tuple[int, int], list[Translation]]):
+    """The translations found so far in a window by search and segment, which are appended to a file."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Read the file, if there is one; without a path, nothing is saved."""
+        super().__init__()
+        for row in path.read_bytes().split(b"\n") if path is not None and path.is_file() else ():
+            with suppress(ValueError, TypeError):  # a kill has cut this row short
+                search, segment, found = json.loads(row)
+                fields = ({key: tuple(v) if isinstance(v, list) else v for key, v in one.items()} for one in found)
+                self[search, segment] = [Translation(**values) for values in fields]
+        self._path, self._num_saved, self._last = path, len(self), time.monotonic()
+
+    def save(self, *, interval: float = 0.0) -> None:
+        """Append the new translations, unless the last ones were saved less than ``interval`` seconds before."""
+        if self._path is not None and time.monotonic() - self._last >= interval:
+            for key, found in itertools.islice(self.items(), self._num_saved, None):
+                append_json_line(self._path, [*key, [vars(one) for one in found]])
+            self._num_saved, self._last = len(self), time.monotonic()
+
+
 @dataclass(frozen=True)
 class TranslationJob:
     """Engine, request and output format of the translation of a text.
@@ -229,12 +253,19 @@ class TranslationJob:
             "kept": self.kept,
         }
 
-    def translate(self, window: Window, invalid_lines: Sequence[int], advance: Callable[[float], None]) -> Written:
+    def translate(
+        self,
+        window: Window,
+        invalid_lines: Sequence[int],
+        advance: Callable[[float], None],
+        begun: Begun | None = None,
+    ) -> Written:
         """Translate a window.
 
         Args:
             invalid_lines: numbers of lines whose invalid UTF-8 was replaced, in order.
             advance: called repeatedly with the finished share of the window.
+            begun: what an earlier session found, to which this one adds.
 
         Raises:
             DataError: there are fewer prefixes or lists of phrases than lines.
@@ -245,12 +276,23 @@ class TranslationJob:
                 raise constraints.unequal("the text more")  # the number of lines of a pipe is not known in advance
         # Minimum risk has two steps, sampling and comparison, of unknown duration; each counts as one half.
         steps = 1 if self.minimum_risk is None else 2
-        results = self.engine.translations(
-            window.lines,
-            dataclasses.replace(self._request(window.first_line, last_line), before=window.before),
-            batching=self.batching,
-            advance=lambda share: advance(share / steps),
-        )
+        begun = Begun() if begun is None else begun
+
+        def save_and_advance(share: float) -> None:
+            begun.save(interval=SAVE_SECONDS)
+            advance(share / steps)
+
+        try:
+            results = self.engine.translations(
+                window.lines,
+                dataclasses.replace(self._request(window.first_line, last_line), before=window.before),
+                batching=self.batching,
+                advance=save_and_advance,
+                found=begun,
+            )
+        except SystemExit:  # by a signal
+            begun.save()
+            raise
         if self.minimum_risk is not None:
             from nmtkit.decoding.sampling import by_expected_utility  # imports torch
 
@@ -318,7 +360,7 @@ class Parts:
                 differs = f" ({keys})" if keys else ""
                 log.info("%s belongs to another text, model or option%s; starting over", self.folder, differs)
             remove_folder(self.folder)
-        if not self._count():
+        if not any(self.folder.glob(f"*-{self._mark}.*")):
             self.window_lines = requested
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
@@ -334,6 +376,14 @@ class Parts:
                 "they are in use, and run the same command again"
             )
 
+    def num_begun(self) -> int:
+        """Return the number of translated sentences of unfinished windows."""
+        return sum(path.read_bytes().count(b"\n") for path in self.folder.glob(f"*-{self._mark}.begun"))
+
+    def begun(self, number: int) -> Begun:
+        """Return what has been translated of an unfinished window."""
+        return Begun(self._file(number, "begun"))
+
     def _count(self) -> int:
         return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
@@ -343,7 +393,7 @@ class Parts:
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
             other = "it is not a folder"
         elif self.folder.exists():
-            own = re.compile(rf"\d{{8}}-[0-9a-f]{{12}}\.(output|status)|{re.escape(_MANIFEST)}")
+            own = re.compile(rf"\d{{8}}-[0-9a-f]{{12}}\.(output|status|begun)|{re.escape(_MANIFEST)}")
             names = [entry.name for entry in self.folder.iterdir()]
             other = next((f"{x} in it" for x in names if not own.fullmatch(x) and TEMPORARY_MARK not in x), None)
             if other is None and _MANIFEST in names and self._manifest() is None:
@@ -393,6 +443,7 @@ class Parts:
         for kind, lines in (("status", written.status), ("output", written.output)):
             with write_atomically(self._file(number, kind)) as file:
                 file.writelines(f"{line}\n" for line in lines)
+        self._file(number, "begun").unlink(missing_ok=True)
 
     def statuses(self, count: int) -> Iterator[str]:
         """Yield the status lines of all windows."""
@@ -484,15 +535,19 @@ def translate_file(
         if rank == 0:
             stack.enter_context(parts.locked(job.engine.task.command))
             finished = min(parts.begin() * parts.window_lines, total)
-        if finished:
-            log.info("resuming after %s", counted(finished, "line"))
+            begun = parts.num_begun()
+            done = [counted(finished, "line")] * bool(finished) + [counted(begun, "sentence")] * bool(begun)
+            if done:
+                log.info("resuming after %s", " and ".join(done))
         if workers:
             workers.wait()
             parts.check()
         with console.progress(title or job.engine.task.activity, total, start=finished) as advance:
             count = translate_windows(
                 reader,
-                lambda window, advance_within: job.translate(window, reader.invalid_lines, advance_within),
+                lambda window, advance_within: job.translate(
+                    window, reader.invalid_lines, advance_within, parts.begun(window.number)
+                ),
                 parts,
                 rank=rank,
                 num_processes=num_processes,

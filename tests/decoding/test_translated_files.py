@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,12 @@ from nmtkit.decoding.file_translation import (
     translate_windows,
     windows,
 )
-from nmtkit.decoding.request import TranslationRequest
+from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, remove_folder
 from nmtkit.json_toml import read_json, write_json
+from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from tests.decoding.models import model_for
 
@@ -176,6 +178,42 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
     again.join(translate_windows(LINES, work, again), [("output", tmp_path / "out")])
     assert numbers == [2, 3]
     assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+def test_translated_sentences_of_an_unfinished_window_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    caplog.set_level("INFO")
+    monkeypatch.setattr(streams, "SAVE_SECONDS", 0.0)
+    (tmp_path / "in").write_text("The small dog\n\nA cat\nThe dog sees the small dog\nThe dog. A cat sees.\n")
+    request = TranslationRequest(glossary=Glossary([("small", "Katze")]), n_best=2, attention=True)
+    translator = Translator([model_for(tokenizer)], tokenizer, DecodingConfig(beam=2))
+    search, left = Translator._search, [100]
+
+    def counted_search(*arguments: Any) -> Any:
+        left[0] -= 1
+        return search(*arguments) if left[0] >= 0 else sys.exit(143)
+
+    def translate(name: str, window_lines: int = 5) -> str:
+        job = TranslationJob(translator, request, Batching(sentences=1), "json")
+        translate_file(job, tmp_path / "in", tmp_path / name, status=tmp_path / "status", window_lines=window_lines)
+        return (tmp_path / name).read_text() + (tmp_path / "status").read_text()
+
+    monkeypatch.setattr(Translator, "_search", counted_search)
+    expected = translate("whole")
+    assert left == [100 - 5 - 2]  # both sentences with the term are searched again
+    for _ in range(2):
+        left[0] = 3
+        with pytest.raises(SystemExit):
+            translate("out")
+    [begun] = (tmp_path / "out.parts").glob("*.begun")
+    begun.write_text(begun.read_text() + '[1, 4, [{"text": "cut by a kill')
+    left[0] = 100
+    assert translate("out", window_lines=2) == expected  # the size of the windows stays
+    assert left == [100 - 1]
+    assert "resuming after 6 sentences" in caplog.messages
+    assert not (tmp_path / "out.parts").exists()
 
 
 def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
