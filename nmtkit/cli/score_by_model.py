@@ -7,7 +7,13 @@ from typing import Literal
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+from nmtkit.cli.lines import (
+    result_lines,
+    warn_of_cut_lines,
+    warn_of_invalid_lines,
+    warn_of_whole_lines,
+    windows,
+)
 from nmtkit.corpora.corpus import local_format, local_text
 from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
@@ -62,6 +68,7 @@ def score_by_model(
     with result_lines(output) as write, console.progress("scoring", total) as advance:
         done = 0
         cut: list[int] = []
+        whole: list[int] = []
         documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
         for window in windows(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
@@ -73,10 +80,13 @@ def score_by_model(
                 lines.append(_model_line(number, score, pieces, as_json=as_json, invalid_utf8=number in invalid))
                 if score.is_cut:
                     cut.append(number)
+                if isinstance(decoder, ForcedDecoder) and decoder.would_split(pairs[number - done - 1][0]):
+                    whole.append(number)
             write(lines)
             done += len(window)
             advance(done, note=console.counted(done, "line"))
     warn_of_cut_lines(cut, max_tokens)
+    warn_of_whole_lines(whole)
     for reader in readers:
         warn_of_invalid_lines(reader)
 
