@@ -417,8 +417,15 @@ class Engine(ABC):
             hit_limit=len(ids) >= limit,
             is_short=self.task.splits_sources and is_short(len(segment.ids) - segment.context, len(ids), self.lengths),
             is_cut=segment.is_cut,
+            is_unknown=_is_unknown(segment),
             **details,
         )
+
+
+def _is_unknown(segment: Segment) -> bool:
+    """Return whether at least half of the tokens of a segment are unknown."""
+    own = segment.ids[segment.context :]
+    return 2 * own.count(UNK) >= len(own)
 
 
 def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: bool) -> Translation:
@@ -453,4 +460,5 @@ def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: boo
         is_unsatisfied=any(part.is_unsatisfied for part in parts),
         missing=tuple(dict.fromkeys(text for part in parts for text in part.missing)),
         is_cut=any(part.is_cut for part in parts),
+        is_unknown=any(part.is_unknown for part in parts),
     )

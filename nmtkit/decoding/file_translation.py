@@ -40,6 +40,7 @@ from nmtkit.files import TEMPORARY_MARK, remove_folder, remove_leftovers, sha256
 from nmtkit.json_toml import append_json_line, json_line, read_json, write_json
 from nmtkit.lines import LineReader
 from nmtkit.locks import locked
+from nmtkit.text.vocabulary import UNK
 
 if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
     from nmtkit.distributed.workers import Workers
@@ -178,7 +179,8 @@ class TranslationJob:
         required: phrases that the translation of each line must contain, separated by tabs.
         minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
         kept: number of samples to choose.
-        cut: numbers of the lines reported so far of which the model has read only the first tokens.
+        unread: numbers of the lines reported so far that the model has not read, or only in part, by status.
+        unwritten: characters of missing spans, reported so far, that are not in the vocabulary.
     """
 
     engine: Engine
@@ -189,10 +191,13 @@ class TranslationJob:
     required: LineConstraints | None = None
     minimum_risk: str | None = None
     kept: int = 1
-    cut: list[int] = field(default_factory=list)
+    unread: dict[str, list[int]] = field(default_factory=lambda: {"cut": [], "unknown": []})
+    unwritten: set[str] = field(default_factory=set)
 
     def check(self) -> None:
         """Raise DataError if the request is not possible for any text."""
+        if fault := self.engine.decoding.impossible_lengths:
+            raise DataError(fault)
         if self.prefixes and self.required and len(self.prefixes.lines) != len(self.required.lines):
             raise self.required.unequal(f"that of --prefix {len(self.prefixes.lines)}")
         files = ("" if constraints is None else str(constraints.path) for constraints in (self.prefixes, self.required))
@@ -212,21 +217,46 @@ class TranslationJob:
             yield line
 
     def report_unmet(self, lines: Iterable[str], statuses: Iterable[str]) -> None:
-        """Log the lines that lack something required, by their status lines, and note those that were cut."""
-        unsatisfied = []
+        """Log the lines that lack something required, by their status lines, and note those that were not read."""
+        unsatisfied, missing = [], list[str]()
         for line, status in zip(lines, statuses, strict=False):  # a file may grow meanwhile
             found = json.loads(status)
-            if "cut" in found["status"]:
-                self.cut.append(found["line"])
+            for status in self.unread.keys() & found["status"]:
+                self.unread[status].append(found["line"])
             if "unmet" in found["status"] and self.engine.task.words(line):
                 unsatisfied.append(found["line"])
+                missing += found.get("missing", [])
         if unsatisfied:
-            log.warning("a required prefix, phrase, term or span is missing in %s", console.listed(unsatisfied))
+            first = f"; the first: {missing[0]!r}" if missing else ""
+            lines_named = console.listed(unsatisfied)
+            log.warning("a required prefix, phrase, term or span is missing in %s%s", lines_named, first)
+        self._report_unwritten([text for texts in missing for text in texts.split(" | ")])
 
-    def report_cut(self) -> None:
-        """Log the lines of which only the first tokens were read."""
-        if self.cut:
-            log.warning("cut to the tokens that the model reads: %s", console.listed(self.cut))
+    def _report_unwritten(self, texts: Sequence[str]) -> None:
+        """Log the characters of texts that are not in the target vocabulary, each once."""
+        new = sorted({character for text in self._unknown(texts) for character in text} - {" "} - self.unwritten)
+        if unknown := self._unknown(new):
+            self.unwritten.update(unknown)
+            log.warning(
+                "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: "
+                "%s", " ".join(unknown)
+            )  # fmt: skip
+
+    def _unknown(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts with characters that are not in the target vocabulary."""
+        tokenizer = self.engine.tokenizer
+        encoded = tokenizer.encode([tokenizer.normalize(text, "target") for text in texts], "target")
+        return [text for text, ids in zip(texts, encoded, strict=True) if UNK in ids]
+
+    def report_unread(self) -> None:
+        """Log the lines of which only the first tokens were read, and those with hardly any known token."""
+        reasons = {
+            "cut": "cut to the tokens that the model reads",
+            "unknown": "at least half of the tokens are unknown to the model",
+        }
+        for status, numbers in self.unread.items():
+            if numbers:
+                log.warning("%s: %s", reasons[status], console.listed(numbers))
 
     def _request(self, first_line: int, last_line: int | None) -> TranslationRequest:
         prefixes, required = (
@@ -278,6 +308,8 @@ class TranslationJob:
         steps = 1 if self.minimum_risk is None else 2
         begun = Begun() if begun is None else begun
 
+        request = dataclasses.replace(self._request(window.first_line, last_line), before=window.before)
+
         def save_and_advance(share: float) -> None:
             begun.save(interval=SAVE_SECONDS)
             advance(share / steps)
@@ -285,7 +317,7 @@ class TranslationJob:
         try:
             results = self.engine.translations(
                 window.lines,
-                dataclasses.replace(self._request(window.first_line, last_line), before=window.before),
+                request,
                 batching=self.batching,
                 advance=save_and_advance,
                 found=begun,
@@ -308,8 +340,16 @@ class TranslationJob:
         for number, (source, translations) in enumerate(zip(window.lines, results, strict=True), window.first_line):
             written.output.extend(format_output(self.output, number, source, translations, is_number=is_number))
             status = line_status(source, translations[0], invalid_utf8=number in invalid)
-            written.status.append(json_line({"line": number, "status": status}).rstrip("\n"))
+            missing = _missing(translations[0], request, number - window.first_line)
+            fields = {"line": number, "status": status, **({"missing": missing} if missing else {})}
+            written.status.append(json_line(fields).rstrip("\n"))
         return written
+
+
+def _missing(best: Translation, request: TranslationRequest, index: int) -> list[str]:
+    """Return the terms, spans, phrases and the prefix that the translation of a line lacks."""
+    stated = [*request.prefixes[index : index + 1], *(request.required[index] if request.required else ())]
+    return [*best.missing, *(text for text in stated if best.is_unsatisfied and text.strip() not in best.text)]
 
 
 def equal_windows(num_lines: int, num_processes: int) -> int:
@@ -560,5 +600,5 @@ def translate_file(
         if rank == 0:
             job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])], record)
-            job.report_cut()
+            job.report_unread()
     return reader

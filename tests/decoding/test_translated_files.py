@@ -227,17 +227,40 @@ def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
 
     def translate() -> None:
         job = TranslationJob(translator, TranslationRequest(keep=("numbers",)))
-        translate_file(job, tmp_path / "in", tmp_path / "out", window_lines=1)
+        translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status", window_lines=1)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(Parts, "wait_for", lambda *arguments: sys.exit(143))
         translate()
     assert caplog.messages == []
     translate()
-    assert caplog.messages[-2:] == [
-        "a required prefix, phrase, term or span is missing in 2 lines: 1, 4",
+    assert caplog.messages[-3:] == [
+        "a required prefix, phrase, term or span is missing in 2 lines: 1, 4; the first: '7'",
+        "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: 7 8",
         "cut to the tokens that the model reads: line 4",
     ]
+    assert json.loads((tmp_path / "status").read_text().split("\n")[3])["missing"] == ["8"]
+
+
+def test_lines_that_the_model_cannot_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    (tmp_path / "in").write_text("The dog\n\u72d7\u770b\u89c1\u732b\u3002\nThe \u732b sees a dog\n", encoding="utf-8")
+    job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, DecodingConfig(beam=1)))
+    translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status")
+    statuses = [json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines()]
+    assert ["unknown" in status for status in statuses] == [False, True, False]
+    assert caplog.messages == ["at least half of the tokens are unknown to the model: line 2"]
+
+
+def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> None:
+    decoding = DecodingConfig(min_length=30, max_length=20)
+    job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, decoding))
+    with pytest.raises(DataError, match=r"^min_length = 30 is more than max_length = 20; change one of them$"):
+        job.check()
+    job.engine.decoding = DecodingConfig(min_length=20, max_length=20)
+    job.check()
 
 
 def test_every_process_has_as_many_windows_of_about_as_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
