@@ -97,7 +97,7 @@ def inspect_pair(
     source, target = texts
     is_left_out = part == "train" and pair is None and source is not None and target is not None
     rule = _rule(run, index, within, source or "", target or "") if is_left_out else None
-    return InspectedPair(names[index], within, line_of_all, pair, *sides, rule)
+    return InspectedPair(names[index], within, line_of_all, pair, sides[0], sides[1], rule)
 
 
 def _rule(run: Run, index: int, line: int, source: str, target: str) -> str | None:

@@ -158,8 +158,7 @@ class Begun(dict[tuple[int, int], list[Translation]]):
         for row in path.read_bytes().split(b"\n") if path is not None and path.is_file() else ():
             with suppress(ValueError, TypeError):  # a kill has cut this row short
                 search, segment, found = json.loads(row)
-                fields = ({key: tuple(v) if isinstance(v, list) else v for key, v in one.items()} for one in found)
-                self[search, segment] = [Translation(**values) for values in fields]
+                self[search, segment] = list(map(_from_json, found))
         self._path, self._num_saved, self._last = path, len(self), time.monotonic()
 
     def save(self, *, interval: float = 0.0) -> None:
@@ -168,6 +167,11 @@ class Begun(dict[tuple[int, int], list[Translation]]):
             for key, found in itertools.islice(self.items(), self._num_saved, None):
                 append_json_line(self._path, [*key, [vars(one) for one in found]])
             self._num_saved, self._last = len(self), time.monotonic()
+
+
+def _from_json(fields: dict[str, Any]) -> Translation:
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+    return Translation(**values)
 
 
 @dataclass(frozen=True)
