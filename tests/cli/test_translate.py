@@ -796,7 +796,7 @@ class TestGoingOn:
         translated = greedy.translate(text[:40]) * 60 + greedy.translate(text[-1:])
         assert (tmp_path / "out.txt").read_bytes() == as_bytes(translated)
         assert len((tmp_path / "status").read_bytes().splitlines()) == 2401
-        assert "warning: a required prefix, phrase, term or span is missing in line 2401\n" in done.stderr
+        assert "a required prefix, phrase, term or span is missing in line 2401; the first: '1'\n" in done.stderr
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt", "status"]
 
     def test_where_no_file_can_be_written_it_is_told_before_anything_is_translated(
