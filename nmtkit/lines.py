@@ -85,6 +85,8 @@ class LineReader:
 
     def _text_of(self, raw: bytes) -> str:
         raw = raw.removesuffix(b"\n")
+        if self.num_lines == 1 and _is_utf16(raw):
+            raise DataError(f"{self.name}: looks like UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
         if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
             raw = raw.removeprefix(codecs.BOM_UTF8)
             self.has_byte_order_mark = True
@@ -102,6 +104,13 @@ class LineReader:
             if self._errors == "replace":
                 self.invalid_lines.append(self.num_lines)
             return raw.decode("utf-8", errors=self._errors)
+
+
+def _is_utf16(line: bytes) -> bool:
+    """Return whether the first line of a text begins as UTF-16: with a byte-order mark, or each other byte is NUL."""
+    begin = line[: min(200, len(line) & ~1)]
+    has_mark = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return has_mark or (len(begin) >= 8 and any({*begin[side::2]} == {0} != {*begin[1 - side :: 2]} for side in (0, 1)))
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:

@@ -294,6 +294,11 @@ class TestNumbers:
         assert key in (message := folder.complaint(DATA, setting))
         assert "must be a number, not true or false" in message
 
+    def test_a_minimum_length_above_the_maximum_is_told(self, folder: Folder) -> None:
+        message = folder.complaint(DATA, "decoding.min_length=3", "decoding.max_length=2")
+        assert "min_length = 3 is more than max_length = 2; change one of them" in message
+        assert folder.load(DATA, "decoding.min_length=2", "decoding.max_length=2").decoding.min_length == 2
+
     def test_switches_take_true_and_false(self, folder: Folder) -> None:
         assert not folder.load(DATA, "training.validate_bleu=false").training.validate_bleu
         assert folder.load(DATA, "data.byte_fallback=true").data.byte_fallback

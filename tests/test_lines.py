@@ -4,6 +4,7 @@ import gzip
 import io
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -43,6 +44,14 @@ class TestLines:
         reader = LineReader(path)
         assert list(reader) == ["a", "b", "c\rd", "e\r", ""]
         assert (reader.num_lines, reader.carriage_returns) == (5, 4)
+
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le"])
+    @pytest.mark.parametrize("errors", ["strict", "replace", "surrogateescape"])
+    def test_utf16_is_recognised(self, tmp_path: Path, encoding: str, errors: Any) -> None:
+        (tmp_path / "text").write_bytes("Ein Haus.\n".encode(encoding))
+        with pytest.raises(DataError, match=r"text: looks like UTF-16; convert it with `iconv -f utf-16 -t utf-8`$"):
+            list(LineReader(tmp_path / "text", errors=errors))
+        assert list(LineReader([b"\0\0\0\0\0\0\0\0\n"])) == ["\0" * 8]
 
     @pytest.mark.parametrize(
         ("content", "lines"),

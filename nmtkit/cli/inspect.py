@@ -10,6 +10,9 @@ from typer import Argument, Option
 from nmtkit.cli import options
 from nmtkit.console import say
 
+_SHOWN = 2000
+"""Maximum number of characters that are shown of a line."""
+
 
 def command(
     run_dir: Annotated[Path, Argument(metavar="RUN", help="Folder of a prepared run.")],
@@ -28,6 +31,7 @@ def command(
 
     Example: nmtkit inspect runs/multi30k-en-de-tiny --line 5
     """
+    from nmtkit.data.cleaning import MEANINGS
     from nmtkit.data.inspection import inspect_pair
 
     pair = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
@@ -35,13 +39,21 @@ def command(
         print(json.dumps(dataclasses.asdict(pair), indent=2, ensure_ascii=False))
         return
     say(f"{pair.corpus}, line {pair.line:,} (line {pair.line_of_all:,} of all)")
-    print("left out of the prepared data" if pair.pair is None else f"pair {pair.pair:,} of the prepared data")
+    if pair.pair is None:
+        reason = f"{pair.rule}: {MEANINGS[pair.rule]}" if pair.rule else "not for its text alone: a copy, or held out"
+        print(f"left out of the prepared data ({reason})")
+    else:
+        print(f"pair {pair.pair:,} of the prepared data")
     for name, side in (("source", pair.source), ("target", pair.target)):
         print(f"\n{name}")
-        say(
-            f"  text    {side.text if side.text is not None else '(the corpus is not on this machine, or has changed)'}"
-        )
+        text = "(the corpus is not on this machine, or has changed)" if side.text is None else side.text
+        say(f"  text    {_cut(text)}")
         if side.pieces is not None and side.ids is not None:
-            say(f"  decoded {side.decoded}")
-            say(f"  pieces  {' '.join(side.pieces)}")
-            print(f"  ids     {' '.join(str(index) for index in side.ids)}")
+            say(f"  decoded {_cut(side.decoded or '')}")
+            say(f"  pieces  {_cut(' '.join(side.pieces))}")
+            print(f"  ids     {_cut(' '.join(map(str, side.ids)))}")
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a long text."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters; --json shows all)"

@@ -89,6 +89,15 @@ def warn_of_invalid_lines(reader: LineReader) -> None:
         )
 
 
+def warn_of_whole_lines(numbers: list[int]) -> None:
+    """Log a warning with the lines that `translate` would split into sentences."""
+    if numbers:
+        console.log.warning(
+            "scored as a whole, although `translate` splits sources of several sentences for this model: %s",
+            console.listed(numbers),
+        )
+
+
 def warn_of_cut_lines(side: str, numbers: list[int], max_tokens: int) -> None:
     """Log a warning with the lines whose source or hypothesis was cut."""
     if numbers:

@@ -9,7 +9,14 @@ from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.lines import input_lines, result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+from nmtkit.cli.lines import (
+    input_lines,
+    result_lines,
+    warn_of_cut_lines,
+    warn_of_invalid_lines,
+    warn_of_whole_lines,
+    windows,
+)
 from nmtkit.errors import ModelError
 from nmtkit.lines import LineReader
 
@@ -79,11 +86,12 @@ def command(
     lists = read_lists(reader, None if sources is None else list(sources), count_from)
     max_tokens = max_tokens or MAX_TOKENS
     torch_device = options.start_device(device, threads)
-    features, context = [], 0
+    features, decoders, context = [], [], 0
     # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     for group, weight in zip(groups, weights, strict=True):
         decoder = ForcedDecoder.load(group, torch_device, precision, to, from_)
+        decoders.append(decoder)
         decoding = decoder.decoding.model_copy(update=search)
         score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
         if "target" in decoder.tokenizer.context_sides:
@@ -96,6 +104,8 @@ def command(
     with result_lines(output) as write, console.progress("reranking", None) as advance:
         done = 0
         cut: list[int] = []
+        whole: list[int] = []
+        missing: list[int] = []
         documents = (
             replace(entry, before=tuple(earlier.source for earlier in before))
             for entry, before in preceding(lists, context, lambda entry: not entry.source.strip())
@@ -107,8 +117,15 @@ def command(
                 write(as_lines(entry, ranking) if whole_list else [ranking[0].candidate.text if ranking else ""])
                 if any(ranked.is_cut for ranked in ranking):
                     cut.append(done)
+                if not ranking and entry.source.strip():
+                    missing.append(done)
+                elif any(decoder.would_split(entry.source) for decoder in decoders):
+                    whole.append(done)
             advance(done, note=f"{done:,} lists")
     warn_of_cut_lines("source or the hypothesis", cut, max_tokens)
+    warn_of_whole_lines(whole)
+    if missing:
+        console.log.warning("%s: no list for %s", reader.name, console.listed(missing))
     for used in (reader, sources):
         if used is not None:
             warn_of_invalid_lines(used)

@@ -7,7 +7,13 @@ from typing import Literal
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, windows
+from nmtkit.cli.lines import (
+    result_lines,
+    warn_of_cut_lines,
+    warn_of_invalid_lines,
+    warn_of_whole_lines,
+    windows,
+)
 from nmtkit.corpora.corpus import local_format, local_text
 from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
@@ -62,6 +68,7 @@ def score_by_model(
     with result_lines(output) as write, console.progress("scoring", total) as advance:
         done = 0
         cut: dict[str, list[int]] = {"source": [], "hypothesis": []}
+        whole: list[int] = []
         documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
         for window in windows(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
@@ -74,11 +81,14 @@ def score_by_model(
                 for side, numbers in cut.items():
                     if f"cut_{side}" in score.remarks:
                         numbers.append(number)
+                if isinstance(decoder, ForcedDecoder) and decoder.would_split(pairs[number - done - 1][0]):
+                    whole.append(number)
             write(lines)
             done += len(window)
             advance(done, note=console.counted(done, "line"))
     for side, numbers in cut.items():
         warn_of_cut_lines(side, numbers, max_tokens)
+    warn_of_whole_lines(whole)
     for reader in readers:
         warn_of_invalid_lines(reader)
 

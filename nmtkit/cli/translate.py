@@ -36,7 +36,7 @@ def command(
     status: Annotated[
         Path | None,
         Option(
-            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, cut, short, "
+            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, cut, unknown, short, "
             "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
         ),
     ] = None,
@@ -326,7 +326,7 @@ def translate_stream(
             show_progress(1.0)
         job.check_lines(reader.num_lines)
         result.flush()  # before the status file appears, as the disk may be full
-    job.report_cut()
+    job.report_unread()
     warn_of_invalid_lines(reader)
 
 

@@ -354,6 +354,13 @@ class DecodingConfig(Section):
         return self.whole_trees
 
     @property
+    def impossible_lengths(self) -> str | None:
+        """The message that no translation has the stated lengths; None if some have."""
+        if self.max_length is None or self.min_length <= self.max_length:
+            return None
+        return f"min_length = {self.min_length} is more than max_length = {self.max_length}; change one of them"
+
+    @property
     def not_for_both_sides(self) -> list[str]:
         """The stated settings that are refused with data.context_sides = "both"."""
         stated = [key for key in ("min_length", "no_repeat_ngram", "coverage_penalty") if getattr(self, key)]
@@ -426,6 +433,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
+        if fault := self.decoding.impossible_lengths:
+            raise ValueError(f"[decoding] {fault}")
         if self.data.task_name == LANGUAGE_MODEL:
             if not self.model.is_joined:
                 raise ValueError('[data] task = "language-model" needs [model] architecture = "decoder"')

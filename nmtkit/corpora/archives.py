@@ -32,12 +32,15 @@ def is_archive(name: str) -> bool:
     return ARCHIVE_NAME.search(name) is not None
 
 
-def text_streams(path: Path, member: str | None) -> Generator[io.BufferedIOBase, None, None]:
+def text_streams(
+    path: Path, member: str | None, remedy: str = "name a member"
+) -> Generator[io.BufferedIOBase, None, None]:
     """Yield the decompressed bytes of a file or of members of an archive; each stream is valid until the next one.
 
     Args:
         member: path in the archive; ``*`` stands for any characters and selects all members that match, ``[0-7]``
             stands for one digit. None: the file is no archive.
+        remedy: ends the message that there is no such member.
 
     Raises:
         DataError: the archive cannot be read, has no such member, or it is a link.
@@ -65,7 +68,7 @@ def text_streams(path: Path, member: str | None) -> Generator[io.BufferedIOBase,
         more = f" and {len(others) - _NUM_LISTED} more" if len(others) > _NUM_LISTED else ""
         raise DataError(
             f"{path}: the archive has no member {member} (it has {', '.join(others[:_NUM_LISTED]) or 'none'}{more}); "
-            "it is damaged or another edition: delete it and fetch it again"
+            f"{remedy}"
         )
 
 

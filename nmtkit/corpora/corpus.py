@@ -261,15 +261,18 @@ class StoredText:
         return str(self.file.path) + (f":{self.member}" if self.member else "")
 
     def __iter__(self) -> Iterator[bytes]:
+        is_own, again = self.file.url is None, "delete it and fetch it again"
+        remedy = "name one of these" if is_own else f"it is damaged or another edition: {again}"
         try:
-            with closing(text_streams(self.file.path, self.member)) as streams:
+            with closing(text_streams(self.file.path, self.member, remedy)) as streams:
                 for stream in streams:
                     yield from READERS[self.text_format](stream, self.part, self.name)
         except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
             # A damaged zip leads to offsets before its beginning (EINVAL); damaged bzip2 in it has no errno.
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
                 raise
-            raise DataError(f"{self.name}: damaged or cut short ({error}); delete it and fetch it again") from None
+            again = "get or make it again" if is_own else again
+            raise DataError(f"{self.name}: damaged or cut short ({error}); {again}") from None
 
 
 def stored_text(path: Path, text_format: str, part: str) -> StoredText:

@@ -379,5 +379,5 @@ def excerpt(line: str) -> str:
     """Return the beginning of a line, with invisible characters and control characters escaped."""
     begin = line[:_EXCERPT_CHARACTERS]
     begin = begin.replace(FIELD_MARK, "\t")
-    visible = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in begin)
+    visible = "".join(char if char.isprintable() else ascii(char)[1:-1].replace("\\udc", "\\x") for char in begin)
     return visible + "..." * (len(line) > _EXCERPT_CHARACTERS)

@@ -19,11 +19,12 @@ import numpy.typing as npt
 from nmtkit.config.data_schema import CleaningConfig
 from nmtkit.config.schema import TrainingLengths
 from nmtkit.console import log
-from nmtkit.data.cleaning import BLANK_RULES, TOO_LONG, BlockFindings, rules_against_lengths
+from nmtkit.data.cleaning import BLANK_RULES, SPOOLED, TOO_LONG, BlockFindings, rules_against_lengths
 from nmtkit.data.context import contexts
 from nmtkit.data.quality_report import without_zeros
-from nmtkit.data.shards import id_type
+from nmtkit.data.shards import PairData, id_type
 from nmtkit.data.training_text import TextBlock
+from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.sentences import sentence_starts
@@ -34,6 +35,8 @@ ROUND_TRIP_LINES = 10_000
 """Number of target lines, evenly spaced in the training text, for which decoding their subwords is tested."""
 FREQUENT = 10
 """Minimum number of occurrences of a vocabulary entry that the report calls frequent; rarer ones are hardly learned."""
+_PAIRS_AT_ONCE = 100_000
+_KEY_BASE = np.uint64(0x9E3779B97F4A7C15)
 MAX_TOKENS_SHOWN = 256
 """Last bin of the histogram of tokens per sentence, for this length and all longer ones."""
 
@@ -205,6 +208,34 @@ class BlockEncoder:
                 is_changed = self._tokenizer.translation(ids) != expected
                 counts.update(lines=1, changed=int(is_changed), unknown=int(is_changed and UNK in ids))
         return counts
+
+
+def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], run: Run) -> int:
+    """Return how many pairs are in the training data of a run, found by 64-bit keys of their ids.
+
+    Raises:
+        NmtkitError: the run cannot be read, or does not know the languages.
+    """
+    encoder = BlockEncoder(run.data / "tokenizer", None, [""], 0, [direction], run.recipe().data.max_source_tokens)
+    source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
+    block = encoder(TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target))
+    keys, data = _keys(list(zip(block.ids, block.lengths, strict=True))), PairData(run.data / "train")
+    is_trained = np.zeros(len(keys), bool)
+    for begin in range(0, len(data), _PAIRS_AT_ONCE):
+        indices = np.arange(begin, min(begin + _PAIRS_AT_ONCE, len(data)))
+        is_trained |= np.isin(keys, _keys([data.joined_ids(side, indices) for side in range(2)]))
+    return int(is_trained.sum())
+
+
+def _keys(sides: Sequence[tuple[npt.NDArray, npt.NDArray[np.int64]]]) -> npt.NDArray[np.uint64]:
+    """Return a key of each pair; sides: ids in one row and the lengths of the sentences, of which none is empty."""
+    keys = np.zeros(len(sides[0][1]), np.uint64)
+    for ids, lengths in sides:
+        starts = np.cumsum(lengths) - lengths
+        powers = np.multiply.accumulate(np.full(int(lengths.max(initial=0)), _KEY_BASE))  # modulo 2^64
+        terms = (ids.astype(np.uint64) + np.uint64(1)) * powers[np.arange(len(ids)) - np.repeat(starts, lengths)]
+        keys = keys * (_KEY_BASE + np.uint64(2)) + (np.add.reduceat(terms, starts) if len(ids) else np.uint64(0))
+    return keys
 
 
 class ShardStatistics:

@@ -14,8 +14,11 @@ import numpy as np
 from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, corpus_name
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files
+from nmtkit.data.cleaning import BlockExaminer, RawBlock
+from nmtkit.data.encoding import BlockEncoder
 from nmtkit.data.generated import Generation
 from nmtkit.data.shards import PairData, read_manifest
+from nmtkit.data.training_text import TextBlock
 from nmtkit.errors import DataError, ModelError
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -44,6 +47,7 @@ class InspectedPair:
     pair: int | None  # index in the shards; None if it was left out
     source: InspectedSide
     target: InspectedSide
+    rule: str | None = None  # rule by which it was left out, if the pair alone decides that
 
 
 def inspect_pair(
@@ -98,9 +102,29 @@ def inspect_pair(
         else:
             ids = [int(token) for token in data.ids(number, pair)]
             sides.append(InspectedSide(texts[number], tokenizer.decode(ids, side), tokenizer.pieces(ids, side), ids))
+    source, target = texts
+    is_left_out = part == "train" and pair is None and source is not None and target is not None
+    rule = _rule(run, index, within, source or "", target or "") if is_left_out else None
     if generation is not None:
         within = next(islice(generation.line_numbers(), within - 1, None))
-    return InspectedPair(names[index], within, line_of_all, pair, *sides)
+    return InspectedPair(names[index], within, line_of_all, pair, sides[0], sides[1], rule)
+
+
+def _rule(run: Run, index: int, line: int, source: str, target: str) -> str | None:
+    """Return the rule by which a pair of a corpus is left out, if the pair alone decides that."""
+    recipe = run.recipe()
+    data, cleaning = recipe.data, recipe.cleaning
+    if not task_of(data).has_source or data.has_labels:  # their text is changed before rules apply
+        return None
+    directions = [data.direction(entry) for entry in data.train]
+    prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in data.train]
+    examiner = BlockExaminer(data.in_direction(directions[index]), cleaning, frozenset(), frozenset(), False)
+    lines = [f"{source}\n".encode()], [f"{target}\n".encode()]
+    examined = examiner(RawBlock(line, line - 1, ("source", "target"), *lines))
+    limits = data.max_source_tokens, cleaning.max_tokens
+    encoder = BlockEncoder(run.data / "tokenizer", cleaning, prefixes, 0, directions, *limits)
+    encoded = encoder(TextBlock(index, line, 0, bytes(examined.states), *examined.texts))
+    return next(iter([*examined.dropped, *encoded.findings.dropped]), None)
 
 
 def _generation(run: Run, part: Part, described: dict[str, Any]) -> Generation | None:

@@ -33,7 +33,7 @@ from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, open_entry
 from nmtkit.data.changes import changed_text
 from nmtkit.data.cleaning import MEANINGS, RULES, SPOOLED, excerpt
-from nmtkit.data.encoding import BlockEncoder, ShardStatistics
+from nmtkit.data.encoding import BlockEncoder, ShardStatistics, num_trained
 from nmtkit.data.episodes import Episodes
 from nmtkit.data.generated import Generation
 from nmtkit.data.processes import in_order
@@ -66,7 +66,7 @@ from nmtkit.text.vocabulary import join_segments, label_of
 from nmtkit.versions import versions
 
 FORMAT = 1
-TEXT_FORMAT = 3
+TEXT_FORMAT = 4
 """Format of the stage of the cleaned text."""
 _SUBWORD_KEYS = (
     "subwords",
@@ -243,13 +243,18 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
     if not data.ineligible:  # else the pairs may be in the other corpora; all corpora together need a pair to train on
         available -= max(num_dropped, findings.counts["duplicate_pair"]) + 1
     if data.held_out and sum(data.held_out.values()) > available:
-        noun = f"different {task_of(data).example}"
-        stated = " and ".join(f"data.{key} = {number}" for key, number in data.held_out.items())
-        findings.stop(
-            f"{stated}: the training corpora hold at most {counted(max(0, available), noun)} to hold out"
-            f"{' outside of tagged and generated corpora' if data.ineligible else ''}; take fewer"
-        )
+        findings.stop(_too_few(data, available))
     return Check(report, findings.refused(), findings.reasons, None if is_prepared else run.data)
+
+
+def _too_few(data: DataConfig, available: int) -> str:
+    """Return the message that there are too few pairs to hold out."""
+    stated = " and ".join(f"data.{key} = {number}" for key, number in data.held_out.items())
+    number = counted(max(0, available), f"different {task_of(data).example}")
+    return (
+        f"{stated}: the training corpora hold at most {number} to hold out"
+        f"{' outside of tagged and generated corpora' if data.ineligible else ''}; take fewer"
+    )
 
 
 def download(recipe: Recipe, *, mirror: Path | None = None) -> list[CorpusFile]:
@@ -413,11 +418,9 @@ class _Preparer:
 
     def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any]) -> None:
         """Note the entry of a corpus that has been read, for the manifest."""
-        removed = sum(counts["carriage_returns_removed"].values())
-        if removed:
-            log.info(
-                "%s: a carriage return was removed at the end of %s (CRLF text)", corpus.name, counted(removed, "line")
-            )
+        names, removed = (corpus.source.name, corpus.target.name), counts["carriage_returns_removed"].values()
+        for name, lines in {name: number for name, number in zip(names, removed, strict=True) if number}.items():
+            log.info("%s: a carriage return was removed at the end of %s (CRLF text)", name, counted(lines, "line"))
         if role == "train" and not counts["pairs"]:
             log.warning("%s: the corpus is empty", corpus.name)
         files = [file.for_manifest() for file in corpus.files]
@@ -431,7 +434,8 @@ class _Preparer:
         def make(temporary: Path) -> tuple[dict[str, Any], dict[str, str]]:
             text, corpora, held_out = self._read_training_text(temporary, check_only=False)
             if not len(text):
-                raise DataError(self.nothing_left())
+                num_held_out = sum(map(len, held_out.values()))
+                raise DataError(_too_few(self._data, num_held_out - 1) if num_held_out else self.nothing_left())
             facts = {"findings": self.findings.state(), "corpora": corpora, "held_out": held_out}
             return facts, text.save()
 
@@ -463,6 +467,7 @@ class _Preparer:
             sides = [open_sides(corpus, "surrogateescape") for corpus in self._train]
             pairs = chain.from_iterable(zip(*of_corpus, strict=False) for of_corpus in sides)
             self._check_valid_labels(sorted({label_of(label) for source, label in pairs if source.strip()} - {""}))
+        self._warn_of_trained_tests()
         return self._write_report(folder, self.findings.report(self._described, text.words))
 
     def _read_training_text(
@@ -555,6 +560,7 @@ class _Preparer:
             )
         if self._data.valid and not counts.get("valid"):
             raise DataError(_NO_VALIDATION)
+        self._warn_of_trained_tests()
         for name, pairs in self._tests.items():
             _write_text(self._data, folder / "test" / name, pairs)
             counts[f"test/{name}"] = len(pairs)
@@ -576,6 +582,22 @@ class _Preparer:
             **({"base_tokenizer_sha256": tokenizer.base_fingerprint} if "base_sha256" in tokenizer.settings else {}),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
+
+    def _warn_of_trained_tests(self) -> None:
+        """Warn of test pairs in the training data of the run whose model or subwords this one takes."""
+        data, path = self._data, self._recipe.training.init or self._data.tokenizer
+        if path is None or not (run := Run(path)).is_prepared() or not task_of(data).has_source or data.has_labels:
+            return
+        for name, pairs in self._tests.items():
+            try:
+                count = num_trained([*map(self._as_trained, pairs)], data.tests.get(name, data.directions[0]), run)
+            except NmtkitError:  # it has other languages, or is damaged, which training would find
+                continue
+            if count:
+                log.warning(
+                    "%s of the test set %s: also in the training data of %s; scores of a model that starts from it are "
+                    "inflated", counted(count, "pair"), name, path,
+                )  # fmt: skip
 
     @property
     def _valid_runs(self) -> list[tuple[tuple[str, str], int]]:

@@ -14,7 +14,7 @@ from nmtkit.errors import DataError
 
 LINES_NAMED = 20
 """Maximum number of lines listed per rule in the report."""
-_STATE = ("num_pairs", "dropped", "counts", "lines", "corpora", "examples")
+_STATE = ("num_pairs", "dropped", "counts", "lines", "corpora", "examples", "uneven")
 """The attributes of `Findings` that are stored with the cleaned text."""
 JUDGED_PAIRS = 100
 """Number of pairs from which a corpus is refused if most of its sides are equal; a smaller one may hold only names."""
@@ -36,6 +36,7 @@ class Findings:
         corpora: name of each corpus, and the number of pairs before it.
         reasons: messages of faults other than rules that would stop the preparation; a check collects several.
         line_numbers: of generated corpora, by index: function that returns the number of the line of each pair.
+        uneven: name of each corpus with sides of different lengths, and its probable first line without counterpart.
         examples: line, and excerpts of source and target, of the first pair that breaks a rule.
     """
 
@@ -54,6 +55,7 @@ class Findings:
         self.lines: dict[str, list[int]] = {rule: [] for rule in RULES}
         self.corpora: list[tuple[str, int]] = []
         self.line_numbers: dict[int, Callable[[], Iterable[int]]] = {}
+        self.uneven: list[tuple[str, int]] = []
 
     def state(self) -> dict[str, Any]:
         """Return all findings so far as JSON values, for `restore` in another process."""
@@ -169,7 +171,8 @@ class Findings:
                 rule: {"count": self.counts[rule], "lines": self.lines[rule], "action": self.actions[rule]}
                 for rule in RULES
             },
-            "places": {rule: [list(places[line]) for line in lines] for rule, lines in self.lines.items() if lines},
+            "places": {rule: [list(places[line]) for line in lines] for rule, lines in self.lines.items() if lines}
+            | ({"line_count": list(map(list, self.uneven[:LINES_NAMED]))} if self.uneven else {}),
             "examples": {rule: list(example[1:]) for rule, example in self.examples.items()},
             "pairs": {"read": self.num_pairs, "kept": num_kept},
             "left_out": {rule: count for rule, count in self.left_out().items() if count and num_kept is not None},

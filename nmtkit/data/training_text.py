@@ -262,11 +262,12 @@ class TrainingTextReader:
         if self._findings.actions["line_count"] == "error" and not self._check_only:
             raise DataError(message)
         log.warning("%s", message)
-        line = min(line, *numbers)  # the last pair, if the sides diverge after it
-        number = self._findings.num_pairs - min(numbers) + line
-        self._findings.add("line_count", max(numbers) - min(numbers), (number,) if line else ())
-        pairs = zip(*open_sides(corpus, "surrogateescape"), strict=False)
-        for pair in islice(pairs, max(0, line - 1), line):
+        self._findings.uneven.append((self._findings.corpora[-1][0], line))
+        last = min(line, *numbers)  # the last pair, if the sides diverge after it
+        number = self._findings.num_pairs - min(numbers) + last
+        self._findings.add("line_count", max(numbers) - min(numbers), (number,) if last else ())
+        pairs = zip_longest(*open_sides(corpus, "surrogateescape"), fillvalue="")
+        for pair in islice(pairs, line - 1, line):
             self._findings.add_example("line_count", number, *map(excerpt, pair))
 
     def _find_repeats(self, text: TrainingText) -> None:

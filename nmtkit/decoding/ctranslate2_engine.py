@@ -216,14 +216,16 @@ class CTranslate2Translator(Engine):
     def search_segments(
         self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
     ) -> Iterator[dict[int, list[Translation]]]:
-        translations = self.search([segment.ids for segment in segments], batching)
-        yield {
-            index: [self._translation(segment, ids, self._limit(len(segment.ids)))]
-            for index, (segment, ids) in enumerate(zip(segments, translations, strict=True))
-        }
+        for index, ids in self.search_each([segment.ids for segment in segments], batching):
+            yield {index: [self._translation(segments[index], ids, self._limit(len(segments[index].ids)))]}
 
     def search(self, sources: Sequence[list[int]], batching: Batching) -> list[list[int]]:
-        """Return the ids of the best translation of each source, without begin and end symbols.
+        """Return the ids of the best translation of each source; see `search_each`."""
+        translations = dict(self.search_each(sources, batching))
+        return [translations[index] for index in range(len(sources))]
+
+    def search_each(self, sources: Sequence[list[int]], batching: Batching) -> Iterator[tuple[int, list[int]]]:
+        """Yield the index of each source and the ids of its best translation, without begin and end symbols.
 
         CTranslate2 has one maximum length per call, nmtkit one per source. A batch is searched up to the highest
         maximum of its sources; the few searches that exceed their own maximum are repeated, in batches of equal
@@ -237,13 +239,15 @@ class CTranslate2Translator(Engine):
         # Batches are small enough that every thread gets one.
         share = sum(len(sources[index]) for index in searched) // self._translator.num_translators + 1
         batches = batching.batches(sources, searched, min(batching.tokens, share))
-        translations: dict[int, list[int]] = {index: [] for index in range(len(sources)) if limits[index] == 0}
-        translations.update(self._search_batches(sources, limits, batches))
+        yield from ((index, list[int]()) for index in range(len(sources)) if limits[index] == 0)
+        finished = set[int]()
+        for index, ids in self._search_batches(sources, limits, batches):
+            finished.add(index)
+            yield index, ids
         repeated: dict[int, list[int]] = {}
-        for index in (index for batch in batches for index in batch if index not in translations):
+        for index in (index for batch in batches for index in batch if index not in finished):
             repeated.setdefault(limits[index], []).append(index)
-        translations.update(self._search_batches(sources, limits, list(repeated.values())))
-        return [translations[index] for index in range(len(sources))]
+        yield from self._search_batches(sources, limits, list(repeated.values()))
 
     def _search_batches(
         self, sources: Sequence[list[int]], limits: list[int], batches: list[list[int]]

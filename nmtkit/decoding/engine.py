@@ -120,6 +120,7 @@ class Engine(ABC):
         batching: Batching = DEFAULT_BATCHING,
         before_batch: Callable[[], None] = lambda: None,
         advance: Callable[[float], None] = lambda share: None,
+        found: dict[tuple[int, int], list[Translation]] | None = None,
     ) -> list[list[Translation]]:
         """Return up to ``n_best`` translations of each line, best first; samples in the order of sampling.
 
@@ -129,6 +130,7 @@ class Engine(ABC):
             lines: a list, an open file or another iterable; a line end after a line is no part of it.
             before_batch: called before each batch; an exception from it ends the translation.
             advance: called after each batch with the translated share of the source tokens.
+            found: translations of segments by search and index, which are not searched for again; all others are added.
 
         Raises:
             DataError: the request is not possible (see `check`), or does not have one prefix or list of phrases per
@@ -136,7 +138,9 @@ class Engine(ABC):
             TypeError: ``lines`` is one string.
         """
         if (engine := self.in_direction(request)) is not self:
-            return engine.translations(lines, request, batching=batching, before_batch=before_batch, advance=advance)
+            return engine.translations(
+                lines, request, batching=batching, before_batch=before_batch, advance=advance, found=found
+            )
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         lines = [*map(without_line_end, lines)]
@@ -148,7 +152,7 @@ class Engine(ABC):
         self._check_search(request)
         lines = [self.task.model_source(line) for line in lines]
         segments = self._segments(lines, request)
-        translated = self._searched(segments, request, batching, before_batch, advance)
+        translated = self._searched(segments, request, batching, before_batch, advance, {} if found is None else found)
         by_line: list[list[tuple[Segment, list[Translation]]]] = [[] for _ in lines]
         for index, segment in enumerate(segments):
             by_line[segment.line].append((segment, translated[index]))
@@ -175,6 +179,7 @@ class Engine(ABC):
         batching: Batching,
         before_batch: Callable[[], None],
         advance: Callable[[float], None],
+        found: dict[tuple[int, int], list[Translation]],
     ) -> dict[int, list[Translation]]:
         """Return the translations of each segment; see `translations`.
 
@@ -190,14 +195,16 @@ class Engine(ABC):
                 chosen = {index: segment for index, segment in changed if segment != segments[index]}
                 if not chosen:
                     advance(1.0)
-            indices, searched = list(chosen), list(chosen.values())
-            batches = self.search_segments(searched, request, batching)
-            total, done = sum(len(segment.ids) for segment in searched), 0
+            translated |= {index: found[number, index] for index in chosen if (number, index) in found}
+            indices = [index for index in chosen if (number, index) not in found]
+            batches = self.search_segments([chosen[index] for index in indices], request, batching)
+            total = sum(len(segment.ids) for segment in chosen.values())
+            done = total - sum(len(chosen[index].ids) for index in indices)
             while done < total:
                 before_batch()
-                for position, found in next(batches).items():
-                    segment = searched[position]
-                    translated[indices[position]] = [self._checked(one, segment, request) for one in found]
+                for position, results in next(batches).items():
+                    index, segment = indices[position], chosen[indices[position]]
+                    translated[index] = found[number, index] = [self._checked(one, segment, request) for one in results]
                     done += len(segment.ids)
                 advance((number + done / total) / rounds)
         return translated
@@ -414,8 +421,15 @@ class Engine(ABC):
             hit_limit=len(ids) >= limit,
             is_short=self.task.splits_sources and is_short(len(segment.ids) - segment.context, len(ids), self.lengths),
             is_cut=segment.is_cut,
+            is_unknown=_is_unknown(segment),
             **details,
         )
+
+
+def _is_unknown(segment: Segment) -> bool:
+    """Return whether at least half of the tokens of a segment are unknown."""
+    own = segment.ids[segment.context :]
+    return 2 * own.count(UNK) >= len(own)
 
 
 def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: bool) -> Translation:
@@ -450,4 +464,5 @@ def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: boo
         is_unsatisfied=any(part.is_unsatisfied for part in parts),
         missing=tuple(dict.fromkeys(text for part in parts for text in part.missing)),
         is_cut=any(part.is_cut for part in parts),
+        is_unknown=any(part.is_unknown for part in parts),
     )

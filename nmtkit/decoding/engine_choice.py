@@ -17,7 +17,8 @@ from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, ex
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import longest_translation, source_limit
 from nmtkit.errors import ModelError
-from nmtkit.model_folder import is_model_folder
+from nmtkit.model_folder import is_model_folder, step_of
+from nmtkit.run import Run, find_model
 from nmtkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
@@ -97,6 +98,16 @@ def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: 
     return bool(export.manifest["has_learned_positions"] or longest <= export.manifest["max_positions"])
 
 
+def _chosen(path: Path) -> Path:
+    """Return a MODEL argument; of a run without an average its checkpoint, which is logged."""
+    run = Run(path)
+    if is_model_folder(path) or is_model_folder(run.averaged) or not run.checkpoints():
+        return path
+    folder = find_model(path)
+    log.info("%s has no averaged model: translating with its checkpoint of update %d", path, step_of(folder))
+    return folder
+
+
 def load_engine(
     models: Sequence[Path],
     engine: Literal["auto", "torch", "ctranslate2"],
@@ -121,6 +132,7 @@ def load_engine(
     Raises:
         ModelError: a model cannot be used, or the engine does not support the request.
     """
+    models = [_chosen(path) for path in models]
     export = choose_export(models, engine, search, unsupported, max_source_tokens=max_source_tokens, device=device)
     if export is not None:
         try:

@@ -5,6 +5,7 @@ processes share the work and an interrupted translation can be resumed.
     OUTPUT.parts/manifest.json               models, text, options and window size; if they differ, start over
     OUTPUT.parts/00000000-MADE_OF.output     the output for the first window of lines, written atomically
     OUTPUT.parts/00000000-MADE_OF.status     the lines of this window for --status
+    OUTPUT.parts/00000001-MADE_OF.begun      the sentences that are translated of an unfinished window, a JSON line each
 
 MADE_OF is a checksum of the manifest, so that windows of different translations never mix, even on a file system
 without locks. Process r of n translates the windows r, r + n, r + 2n, ...; at the end the first process joins all
@@ -23,7 +24,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +33,14 @@ from nmtkit import console
 from nmtkit.console import counted, log
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.formats import OutputFormat, format_output, line_status
-from nmtkit.decoding.request import Batching, TranslationRequest
+from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import TEMPORARY_MARK, remove_folder, remove_leftovers, sha256_of, write_atomically
-from nmtkit.json_toml import json_line, read_json, write_json
+from nmtkit.json_toml import append_json_line, json_line, read_json, write_json
 from nmtkit.lines import LineReader
 from nmtkit.locks import locked
+from nmtkit.text.vocabulary import UNK
 
 if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
     from nmtkit.distributed.workers import Workers
@@ -49,6 +51,8 @@ GATHERING_SECONDS = 0.02
 """Seconds that the first line of a window waits for more, so that lines in quick succession share a window."""
 POLL_SECONDS = 0.2
 """Interval in seconds of checks for finished windows of other processes."""
+SAVE_SECONDS = 30.0
+"""Interval at which translated sentences of an unfinished window are saved, so that fast translation saves none."""
 _MANIFEST = "manifest.json"
 _KIND = "parts of a translation by nmtkit"
 
@@ -145,6 +149,31 @@ class LineConstraints:
         return DataError(f"{self.path} ({self.option}) has {lines} and {other}; the numbers must be equal")
 
 
+class Begun(dict[tuple[int, int], list[Translation]]):
+    """The translations found so far in a window by search and segment, which are appended to a file."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Read the file, if there is one; without a path, nothing is saved."""
+        super().__init__()
+        for row in path.read_bytes().split(b"\n") if path is not None and path.is_file() else ():
+            with suppress(ValueError, TypeError):  # a kill has cut this row short
+                search, segment, found = json.loads(row)
+                self[search, segment] = list(map(_from_json, found))
+        self._path, self._num_saved, self._last = path, len(self), time.monotonic()
+
+    def save(self, *, interval: float = 0.0) -> None:
+        """Append the new translations, unless the last ones were saved less than ``interval`` seconds before."""
+        if self._path is not None and time.monotonic() - self._last >= interval:
+            for key, found in itertools.islice(self.items(), self._num_saved, None):
+                append_json_line(self._path, [*key, [vars(one) for one in found]])
+            self._num_saved, self._last = len(self), time.monotonic()
+
+
+def _from_json(fields: dict[str, Any]) -> Translation:
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+    return Translation(**values)
+
+
 @dataclass(frozen=True)
 class TranslationJob:
     """Engine, request and output format of the translation of a text.
@@ -154,7 +183,8 @@ class TranslationJob:
         required: phrases that the translation of each line must contain, separated by tabs.
         minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
         kept: number of samples to choose.
-        cut: numbers of the lines reported so far of which the model has read only the first tokens.
+        unread: numbers of the lines reported so far that the model has not read, or only in part, by status.
+        unwritten: characters of missing spans, reported so far, that are not in the vocabulary.
     """
 
     engine: Engine
@@ -165,10 +195,13 @@ class TranslationJob:
     required: LineConstraints | None = None
     minimum_risk: str | None = None
     kept: int = 1
-    cut: list[int] = field(default_factory=list)
+    unread: dict[str, list[int]] = field(default_factory=lambda: {"cut": [], "unknown": []})
+    unwritten: set[str] = field(default_factory=set)
 
     def check(self) -> None:
         """Raise DataError if the request is not possible for any text."""
+        if fault := self.engine.decoding.impossible_lengths:
+            raise DataError(fault)
         if self.prefixes and self.required and len(self.prefixes.lines) != len(self.required.lines):
             raise self.required.unequal(f"that of --prefix {len(self.prefixes.lines)}")
         files = ("" if constraints is None else str(constraints.path) for constraints in (self.prefixes, self.required))
@@ -188,21 +221,46 @@ class TranslationJob:
             yield line
 
     def report_unmet(self, lines: Iterable[str], statuses: Iterable[str]) -> None:
-        """Log the lines that lack something required, by their status lines, and note those that were cut."""
-        unsatisfied = []
+        """Log the lines that lack something required, by their status lines, and note those that were not read."""
+        unsatisfied, missing = [], list[str]()
         for line, status in zip(lines, statuses, strict=False):  # a file may grow meanwhile
             found = json.loads(status)
-            if "cut" in found["status"]:
-                self.cut.append(found["line"])
+            for status in self.unread.keys() & found["status"]:
+                self.unread[status].append(found["line"])
             if "unmet" in found["status"] and self.engine.task.words(line):
                 unsatisfied.append(found["line"])
+                missing += found.get("missing", [])
         if unsatisfied:
-            log.warning("a required prefix, phrase, term or span is missing in %s", console.listed(unsatisfied))
+            first = f"; the first: {missing[0]!r}" if missing else ""
+            lines_named = console.listed(unsatisfied)
+            log.warning("a required prefix, phrase, term or span is missing in %s%s", lines_named, first)
+        self._report_unwritten([text for texts in missing for text in texts.split(" | ")])
 
-    def report_cut(self) -> None:
-        """Log the lines of which only the first tokens were read."""
-        if self.cut:
-            log.warning("cut to the tokens that the model reads: %s", console.listed(self.cut))
+    def _report_unwritten(self, texts: Sequence[str]) -> None:
+        """Log the characters of texts that are not in the target vocabulary, each once."""
+        new = sorted({character for text in self._unknown(texts) for character in text} - {" "} - self.unwritten)
+        if unknown := self._unknown(new):
+            self.unwritten.update(unknown)
+            log.warning(
+                "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: "
+                "%s", " ".join(unknown)
+            )  # fmt: skip
+
+    def _unknown(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts with characters that are not in the target vocabulary."""
+        tokenizer = self.engine.tokenizer
+        encoded = tokenizer.encode([tokenizer.normalize(text, "target") for text in texts], "target")
+        return [text for text, ids in zip(texts, encoded, strict=True) if UNK in ids]
+
+    def report_unread(self) -> None:
+        """Log the lines of which only the first tokens were read, and those with hardly any known token."""
+        reasons = {
+            "cut": "cut to the tokens that the model reads",
+            "unknown": "at least half of the tokens are unknown to the model",
+        }
+        for status, numbers in self.unread.items():
+            if numbers:
+                log.warning("%s: %s", reasons[status], console.listed(numbers))
 
     def _request(self, first_line: int, last_line: int | None) -> TranslationRequest:
         prefixes, required = (
@@ -229,12 +287,19 @@ class TranslationJob:
             "kept": self.kept,
         }
 
-    def translate(self, window: Window, invalid_lines: Sequence[int], advance: Callable[[float], None]) -> Written:
+    def translate(
+        self,
+        window: Window,
+        invalid_lines: Sequence[int],
+        advance: Callable[[float], None],
+        begun: Begun | None = None,
+    ) -> Written:
         """Translate a window.
 
         Args:
             invalid_lines: numbers of lines whose invalid UTF-8 was replaced, in order.
             advance: called repeatedly with the finished share of the window.
+            begun: what an earlier session found, to which this one adds.
 
         Raises:
             DataError: there are fewer prefixes or lists of phrases than lines.
@@ -245,12 +310,25 @@ class TranslationJob:
                 raise constraints.unequal("the text more")  # the number of lines of a pipe is not known in advance
         # Minimum risk has two steps, sampling and comparison, of unknown duration; each counts as one half.
         steps = 1 if self.minimum_risk is None else 2
-        results = self.engine.translations(
-            window.lines,
-            dataclasses.replace(self._request(window.first_line, last_line), before=window.before),
-            batching=self.batching,
-            advance=lambda share: advance(share / steps),
-        )
+        begun = Begun() if begun is None else begun
+
+        request = dataclasses.replace(self._request(window.first_line, last_line), before=window.before)
+
+        def save_and_advance(share: float) -> None:
+            begun.save(interval=SAVE_SECONDS)
+            advance(share / steps)
+
+        try:
+            results = self.engine.translations(
+                window.lines,
+                request,
+                batching=self.batching,
+                advance=save_and_advance,
+                found=begun,
+            )
+        except SystemExit:  # by a signal
+            begun.save()
+            raise
         if self.minimum_risk is not None:
             from nmtkit.decoding.sampling import by_expected_utility  # imports torch
 
@@ -266,8 +344,16 @@ class TranslationJob:
         for number, (source, translations) in enumerate(zip(window.lines, results, strict=True), window.first_line):
             written.output.extend(format_output(self.output, number, source, translations, is_number=is_number))
             status = line_status(source, translations[0], invalid_utf8=number in invalid)
-            written.status.append(json_line({"line": number, "status": status}).rstrip("\n"))
+            missing = _missing(translations[0], request, number - window.first_line)
+            fields = {"line": number, "status": status, **({"missing": missing} if missing else {})}
+            written.status.append(json_line(fields).rstrip("\n"))
         return written
+
+
+def _missing(best: Translation, request: TranslationRequest, index: int) -> list[str]:
+    """Return the terms, spans, phrases and the prefix that the translation of a line lacks."""
+    stated = [*request.prefixes[index : index + 1], *(request.required[index] if request.required else ())]
+    return [*best.missing, *(text for text in stated if best.is_unsatisfied and text.strip() not in best.text)]
 
 
 def equal_windows(num_lines: int, num_processes: int) -> int:
@@ -318,7 +404,7 @@ class Parts:
                 differs = f" ({keys})" if keys else ""
                 log.info("%s belongs to another text, model or option%s; starting over", self.folder, differs)
             remove_folder(self.folder)
-        if not self._count():
+        if not any(self.folder.glob(f"*-{self._mark}.*")):
             self.window_lines = requested
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
@@ -334,6 +420,14 @@ class Parts:
                 "they are in use, and run the same command again"
             )
 
+    def num_begun(self) -> int:
+        """Return the number of translated sentences of unfinished windows."""
+        return sum(path.read_bytes().count(b"\n") for path in self.folder.glob(f"*-{self._mark}.begun"))
+
+    def begun(self, number: int) -> Begun:
+        """Return what has been translated of an unfinished window."""
+        return Begun(self._file(number, "begun"))
+
     def _count(self) -> int:
         return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
@@ -343,7 +437,7 @@ class Parts:
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
             other = "it is not a folder"
         elif self.folder.exists():
-            own = re.compile(rf"\d{{8}}-[0-9a-f]{{12}}\.(output|status)|{re.escape(_MANIFEST)}")
+            own = re.compile(rf"\d{{8}}-[0-9a-f]{{12}}\.(output|status|begun)|{re.escape(_MANIFEST)}")
             names = [entry.name for entry in self.folder.iterdir()]
             other = next((f"{x} in it" for x in names if not own.fullmatch(x) and TEMPORARY_MARK not in x), None)
             if other is None and _MANIFEST in names and self._manifest() is None:
@@ -393,6 +487,7 @@ class Parts:
         for kind, lines in (("status", written.status), ("output", written.output)):
             with write_atomically(self._file(number, kind)) as file:
                 file.writelines(f"{line}\n" for line in lines)
+        self._file(number, "begun").unlink(missing_ok=True)
 
     def statuses(self, count: int) -> Iterator[str]:
         """Yield the status lines of all windows."""
@@ -484,15 +579,19 @@ def translate_file(
         if rank == 0:
             stack.enter_context(parts.locked(job.engine.task.command))
             finished = min(parts.begin() * parts.window_lines, total)
-        if finished:
-            log.info("resuming after %s", counted(finished, "line"))
+            begun = parts.num_begun()
+            done = [counted(finished, "line")] * bool(finished) + [counted(begun, "sentence")] * bool(begun)
+            if done:
+                log.info("resuming after %s", " and ".join(done))
         if workers:
             workers.wait()
             parts.check()
         with console.progress(title or job.engine.task.activity, total, start=finished) as advance:
             count = translate_windows(
                 reader,
-                lambda window, advance_within: job.translate(window, reader.invalid_lines, advance_within),
+                lambda window, advance_within: job.translate(
+                    window, reader.invalid_lines, advance_within, parts.begun(window.number)
+                ),
                 parts,
                 rank=rank,
                 num_processes=num_processes,
@@ -505,5 +604,5 @@ def translate_file(
         if rank == 0:
             job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])], record)
-            job.report_cut()
+            job.report_unread()
     return reader

@@ -22,13 +22,14 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
 from nmtkit.data.context import context_of
-from nmtkit.decoding.lengths import source_limit
+from nmtkit.decoding.lengths import source_limit, splits_sentences
 from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.lines import without_line_end
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
+from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 
@@ -124,6 +125,12 @@ class ForcedDecoder:
         first = loaded[0]
         tokenizer = first.tokenizer.in_direction(target_language, source_language)
         return cls([entry.model.to(dtype) for entry in loaded], tokenizer, first.decoding, first.lengths)
+
+    def would_split(self, source: str) -> bool:
+        """Return whether `translate` would split a source into sentences; here it is scored as a whole."""
+        text, language = self.tokenizer.split_tag(source)[1], self.tokenizer.languages[0]
+        is_split = task_of(self.tokenizer).translates_sentences and splits_sentences("auto", self._lengths)
+        return is_split and bool(sentence_starts(text, language))
 
     def score(
         self,

@@ -57,11 +57,12 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
 
     empty: the source or the translation has no text. invalid_utf8: bytes of the line were replaced. split: the source
     was translated in segments, as it was too long or has several sentences. cut: only the first tokens of the source
-    were read. length_limit: the translation was ended by the maximum length. short: the translation, or that of a
-    segment, has less than a third of the tokens predicted by the length ratio of the training pairs. unmet: the
-    requested prefix, a required phrase, a term or a kept span is missing. copied_source: the translation equals the
-    source. repeats: a sequence of up to four words occurs three times in a row. leftover: the translation contains
-    markup, entities or subword marks that the source does not.
+    were read. unknown: at least half of the tokens of the source, or of a segment, are `<unk>`. length_limit: the
+    translation was ended by the maximum length. short: the translation, or that of a segment, has less than a third of
+    the tokens predicted by the length ratio of the training pairs. unmet: the requested prefix, a required phrase, a
+    term or a kept span is missing. copied_source: the translation equals the source. repeats: a sequence of up to four
+    words occurs three times in a row. leftover: the translation contains markup, entities or subword marks that the
+    source does not.
     mended (for trees, instead of the last three): the output of the model was no tree over the words and was repaired.
     """
     words = best.text.split()
@@ -71,6 +72,7 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
         "invalid_utf8": invalid_utf8,
         "split": best.parts > 1,
         "cut": best.is_cut,
+        "unknown": best.is_unknown,
         "length_limit": best.hit_limit,
         "short": best.is_short and bool(words),
         "unmet": best.is_unsatisfied,

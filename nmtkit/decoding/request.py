@@ -138,6 +138,7 @@ class Translation:
         is_unsatisfied: the requested prefix, a required phrase, or what ``missing`` names is missing.
         missing: translations of terms, and spans, that it should contain and does not.
         is_cut: only the first tokens of the source were read.
+        is_unknown: at least half of the tokens of the source, or of a segment, are unknown to the model.
         is_mended: the output of the model was no tree over the source words and was repaired; None for text.
         source_pieces: source tokens of all segments, which the indices of ``alignment`` refer to.
         source_is_context: for each of them, True if it is of the sentences before the segment.
@@ -155,6 +156,7 @@ class Translation:
     is_short: bool = False
     is_unsatisfied: bool = False
     is_cut: bool = False
+    is_unknown: bool = False
     is_mended: bool | None = None
     source_pieces: tuple[str, ...] | None = None
     source_is_context: tuple[bool, ...] = ()

@@ -7,6 +7,7 @@ import pytest
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import mirror_path
+from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
 from tests.conftest import RunCommand
 
@@ -129,9 +130,26 @@ class TestInspect:
     def test_a_pair_that_was_left_out_is_shown_as_text(self, run_command: RunCommand, run_of_two_corpora: Path) -> None:
         out = run_command("inspect", run_of_two_corpora, "--line", 33).out
         assert "second, line 3" in out
-        assert "left out of the prepared data" in out
+        assert "left out of the prepared data (one_sided_blank: one side is blank)" in out
         assert "two a3  b" in out
         assert "ids" not in out
+
+    def test_long_lines_are_cut_and_what_other_pairs_decide_is_said(
+        self, run_command: RunCommand, run_of_two_corpora: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nmtkit.cli.inspect._SHOWN", 5)
+        out = run_command("inspect", run_of_two_corpora, "--line", 32).out
+        assert "  text    two a... (9 characters; --json shows all)\n" in out
+        run = run_of_two_corpora.with_name("held-out")
+        limits = ["data.valid=3", "cleaning.max_tokens=30"]
+        (run.parent / "one.en").write_text((run.parent / "one.en").read_text().replace("a1 ", "a" + " b" * 31))
+        prepare(load_recipe(str(run.parent / "mine.toml"), limits), run, workers=1)
+        reasons = {line: inspect_pair(run, line) for line in range(1, 51)}
+        held_out = [line for line, pair in reasons.items() if pair.pair is None and pair.rule is None]
+        assert len(held_out) == 3
+        assert {pair.rule for pair in reasons.values()} == {None, "one_sided_blank", "too_long"}
+        out = run_command("inspect", run, "--line", held_out[0]).out
+        assert "left out of the prepared data (not for its text alone: a copy, or held out)" in out
 
     def test_a_corpus_that_is_gone_or_changed_leaves_what_was_prepared(
         self, run_command: RunCommand, run_of_two_corpora: Path

@@ -474,6 +474,17 @@ class TestRerank:
         assert outcome.lines[-1] == "only"
         assert "--max-tokens 40) in 2 lines: 6, 7\n" in outcome.err
 
+    def test_missing_lists_and_lines_of_several_sentences_are_named(
+        self, nmtkit: Command, model: Path, tmp_path: Path
+    ) -> None:
+        sources = ["The dog sees a cat. A cat sees the dog!", "The dog", "", "A cat"]
+        arguments = write_pairs(tmp_path, [(source, "Der Hund") for source in sources])
+        whole = "warning: scored as a whole, although `translate` splits sources of several sentences for this model: "
+        assert nmtkit("score", "--model", model, *arguments).err == f"{whole}line 1\n"
+        outcome = nmtkit("rerank", "--model", model, *arguments[:2], "--count-from", 1, stdin=b"1 ||| a\n4 ||| b\n")
+        assert outcome.lines == ["a", "", "", "b"]
+        assert outcome.err == f"{whole}line 1\nwarning: stdin: no list for line 2\n"
+
     def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path) -> None:
         text = b'{"source": "The \xff dog", "hypotheses": [{"text": "Der \xff Hund"}]}\n'
         outcome = nmtkit("rerank", "--model", model, stdin=text)

@@ -37,6 +37,7 @@ from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, save_model
+from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
 from nmtkit.training.session import train
 from tests.forked import run_forked
@@ -71,6 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = load_recipe(str(folder / "mine.toml"))
     prepare(recipe, folder / "run", workers=1)
     train(recipe, folder / "run", Workers.start("cpu", "float32", 1))
+    shutil.copytree(Run(folder / "run").checkpoint(80), folder / "run" / "averaged")
     return folder / "run"
 
 
@@ -510,7 +512,7 @@ class TestWishes:
         options = ["--require", tmp_path / "required", "--no-repeat-ngram", 1, "--status", tmp_path / "status"]
         outcome = translate(*options, stdin=b"the cat\nthe dog\n")
         assert outcome.code == 0
-        assert "a required prefix, phrase, term or span is missing in line 1\n" in outcome.err
+        assert "a required prefix, phrase, term or span is missing in line 1; the first: 'neue neue'\n" in outcome.err
         first, second = (json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines())
         assert "unmet" in first
         assert "unmet" not in second
@@ -602,7 +604,7 @@ class TestSentencesAndTerms:
         assert [one.get("missing") for one in found] == [None, None, None, ["1"]]  # no digit is in the vocabulary
         unmet = ["unmet" in json.loads(line)["status"] for line in status.read_text().splitlines()]
         assert unmet == [False, False, False, True]
-        assert "a required prefix, phrase, term or span is missing in line 4\n" in outcome.err
+        assert "a required prefix, phrase, term or span is missing in line 4; the first: '1'\n" in outcome.err
         (tmp_path / "required").write_text("\nneue\n\n\n")
         both = translate(*options, "--require", tmp_path / "required", stdin=text).lines
         assert all(word in both[1] for word in ("neue", "H\u00e4user"))
@@ -644,6 +646,19 @@ class TestSentencesAndTerms:
             assert message in outcome.err
             assert outcome.err.count("\n") == 1 or code == 2
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "terms"]
+
+
+def test_a_run_without_an_average_is_translated_with_by_a_checkpoint_that_is_named(
+    translate: Command, model: Path, tmp_path: Path
+) -> None:
+    (model / "averaged").rename(tmp_path / "averaged")
+    message = f"{model} has no averaged model: translating with its checkpoint of update 80\n"
+    try:
+        assert translate("--beam", "1", stdin=b"the cat\n").err == message
+        assert translate("--quiet", stdin=b"the cat\n").err == ""
+    finally:
+        (tmp_path / "averaged").rename(model / "averaged")
+    assert translate("--beam", "1", stdin=b"the cat\n").err == ""
 
 
 class TestGoingOn:
@@ -781,7 +796,7 @@ class TestGoingOn:
         translated = greedy.translate(text[:40]) * 60 + greedy.translate(text[-1:])
         assert (tmp_path / "out.txt").read_bytes() == as_bytes(translated)
         assert len((tmp_path / "status").read_bytes().splitlines()) == 2401
-        assert "warning: a required prefix, phrase, term or span is missing in line 2401\n" in done.stderr
+        assert "a required prefix, phrase, term or span is missing in line 2401; the first: '1'\n" in done.stderr
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt", "status"]
 
     def test_where_no_file_can_be_written_it_is_told_before_anything_is_translated(

@@ -16,7 +16,8 @@ import zstandard
 
 from nmtkit import compression
 from nmtkit.corpora.archives import is_archive, text_streams
-from nmtkit.corpora.corpus import local_file, local_text
+from nmtkit.corpora.corpus import StoredText, local_file, local_text
+from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError
 
 TEXT = b"one\nzwei\xc2\x85 \xe2\x80\xa8\n\nlast\n"
@@ -217,7 +218,10 @@ def test_an_archive_without_the_member_says_what_it_has(tmp_path: Path) -> None:
     for path in (store(tmp_path / "a.zip", zip_of(members)), store(tmp_path / "a.tar", tar_of({**members}))):
         message = fault(Path(f"{path}:a.en"))
         assert message.startswith(f"{path}: the archive has no member a.en (it has 0, 1, 2, 3, 4 and 2 more)")
-        assert "delete it and fetch it again" in message
+        assert message.endswith("; name one of these")
+        download = StoredText(CorpusFile(path, "https://x.y/a", 0, ""), "a.en", "plain", "")
+        with pytest.raises(DataError, match=r"damaged or another edition: delete it and fetch it again$"):
+            list(download)
 
 
 def test_the_place_of_a_local_text_may_be_in_an_archive(tmp_path: Path) -> None:

@@ -340,11 +340,13 @@ class TestLineCounts:
             file.write(b"noch\nzwei\n")
         report = corpus.prepare("cleaning.line_count=drop", train=("train", "more"))
         assert report["rules"]["line_count"] == {"count": 2, "lines": [40], "action": "drop"}
-        assert report["places"]["line_count"] == [["train.en", 40]]
+        assert report["places"]["line_count"] == [["train.en", 41]]
+        assert report["examples"]["line_count"] == ["", "noch"]
         assert corpus.lines() == list(range(1, 81))
         (corpus.folder / "train.de").write_bytes(b"")
         report = corpus.prepare("cleaning.line_count=drop", train=("train", "more"))
         assert report["rules"]["line_count"] == {"count": 40, "lines": [], "action": "drop"}
+        assert rule_rows(report)[0][5:] == ["train.en: 1, ...", *CLEAN[0][:1], ""]
 
     @pytest.mark.parametrize("role", ["valid", "news"])
     def test_unequal_sides_of_other_sets_are_refused_whatever_the_rule_says(self, corpus: Corpus, role: str) -> None:
@@ -435,12 +437,18 @@ class TestCheck:
         assert sorted(path.name for path in corpus.run.iterdir()) == ["data"]
         assert found.report["pairs"] == {"read": 43, "kept": None}
 
+    def test_invalid_bytes_are_shown_by_their_value(self, corpus: Corpus) -> None:
+        corpus.write("train", [*encoded(CLEAN), FAULTS["invalid_utf8"]])
+        assert corpus.check().report["examples"]["invalid_utf8"][0] == "M\\xfcller is here"
+
     def test_it_tells_of_too_few_pairs_to_hold_out(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))
         corpus.write("back", encoded(CLEAN))
         assert corpus.check("data.valid=39").reasons == corpus.check().reasons == []
         too_few = ["data.valid = 40: the training corpora hold at most 39 different pairs to hold out; take fewer"]
         assert corpus.check("data.valid=40").reasons == too_few
+        with pytest.raises(DataError, match=f"^{re.escape(too_few[0])}$"):
+            corpus.prepare("data.valid=40")
         [reason] = corpus.check("data.valid=30", "data.test=10").reasons
         assert reason.startswith("data.valid = 30 and data.test = 10: the training corpora hold at most 39 different")
         assert corpus.check("data.valid=30", "data.test=9").reasons == []
@@ -568,7 +576,7 @@ class TestReport:
         with_fault(corpus, rule)
         keep = "cleaning.invalid_utf8=drop"
         report = corpus.check(keep).report if only_check else corpus.prepare(keep, "cleaning.max_characters=9999")
-        expected = [side.decode("utf-8", "surrogateescape") for side in FAULTS[rule]]
+        expected = [side.decode("utf-8", "backslashreplace") for side in FAULTS[rule]]
         shown = [
             "".join(char if char.isprintable() else repr(char)[1:-1] for char in side[:60])
             + ("..." if len(side) > 60 else "")

@@ -45,6 +45,7 @@ def test_json_has_everything_in_one_line() -> None:
         ("", translation(""), ["empty"]),
         ("the dog", translation("  "), ["empty"]),
         ("the dog", translation("der Hund", parts=2), ["split"]),
+        ("\u72d7", translation("der Hund", is_unknown=True), ["unknown"]),
         ("the dog", translation("der Hund", hit_limit=True, parts=3), ["split", "length_limit"]),
         ("the dog", translation("der Hund", hit_limit=True, is_unsatisfied=True), ["length_limit", "unmet"]),
         ("the  dog", translation("the dog"), ["copied_source"]),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,12 @@ from nmtkit.decoding.file_translation import (
     translate_windows,
     windows,
 )
-from nmtkit.decoding.request import TranslationRequest
+from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, remove_folder
 from nmtkit.json_toml import read_json, write_json
+from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from tests.decoding.models import model_for
 
@@ -178,6 +180,42 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
 
 
+def test_translated_sentences_of_an_unfinished_window_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    caplog.set_level("INFO")
+    monkeypatch.setattr(streams, "SAVE_SECONDS", 0.0)
+    (tmp_path / "in").write_text("The small dog\n\nA cat\nThe dog sees the small dog\nThe dog. A cat sees.\n")
+    request = TranslationRequest(glossary=Glossary([("small", "Katze")]), n_best=2, attention=True)
+    translator = Translator([model_for(tokenizer)], tokenizer, DecodingConfig(beam=2))
+    search, left = Translator._search, [100]
+
+    def counted_search(*arguments: Any) -> Any:
+        left[0] -= 1
+        return search(*arguments) if left[0] >= 0 else sys.exit(143)
+
+    def translate(name: str, window_lines: int = 5) -> str:
+        job = TranslationJob(translator, request, Batching(sentences=1), "json")
+        translate_file(job, tmp_path / "in", tmp_path / name, status=tmp_path / "status", window_lines=window_lines)
+        return (tmp_path / name).read_text() + (tmp_path / "status").read_text()
+
+    monkeypatch.setattr(Translator, "_search", counted_search)
+    expected = translate("whole")
+    assert left == [100 - 5 - 2]  # both sentences with the term are searched again
+    for _ in range(2):
+        left[0] = 3
+        with pytest.raises(SystemExit):
+            translate("out")
+    [begun] = (tmp_path / "out.parts").glob("*.begun")
+    begun.write_text(begun.read_text() + '[1, 4, [{"text": "cut by a kill')
+    left[0] = 100
+    assert translate("out", window_lines=2) == expected  # the size of the windows stays
+    assert left == [100 - 1]
+    assert "resuming after 6 sentences" in caplog.messages
+    assert not (tmp_path / "out.parts").exists()
+
+
 def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
 ) -> None:
@@ -189,17 +227,40 @@ def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
 
     def translate() -> None:
         job = TranslationJob(translator, TranslationRequest(keep=("numbers",)))
-        translate_file(job, tmp_path / "in", tmp_path / "out", window_lines=1)
+        translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status", window_lines=1)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(Parts, "wait_for", lambda *arguments: sys.exit(143))
         translate()
     assert caplog.messages == []
     translate()
-    assert caplog.messages[-2:] == [
-        "a required prefix, phrase, term or span is missing in 2 lines: 1, 4",
+    assert caplog.messages[-3:] == [
+        "a required prefix, phrase, term or span is missing in 2 lines: 1, 4; the first: '7'",
+        "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: 7 8",
         "cut to the tokens that the model reads: line 4",
     ]
+    assert json.loads((tmp_path / "status").read_text().split("\n")[3])["missing"] == ["8"]
+
+
+def test_lines_that_the_model_cannot_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+) -> None:
+    monkeypatch.setattr(log, "propagate", True)
+    (tmp_path / "in").write_text("The dog\n\u72d7\u770b\u89c1\u732b\u3002\nThe \u732b sees a dog\n", encoding="utf-8")
+    job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, DecodingConfig(beam=1)))
+    translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status")
+    statuses = [json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines()]
+    assert ["unknown" in status for status in statuses] == [False, True, False]
+    assert caplog.messages == ["at least half of the tokens are unknown to the model: line 2"]
+
+
+def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> None:
+    decoding = DecodingConfig(min_length=30, max_length=20)
+    job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, decoding))
+    with pytest.raises(DataError, match=r"^min_length = 30 is more than max_length = 20; change one of them$"):
+        job.check()
+    job.engine.decoding = DecodingConfig(min_length=20, max_length=20)
+    job.check()
 
 
 def test_every_process_has_as_many_windows_of_about_as_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:

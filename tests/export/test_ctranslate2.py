@@ -95,7 +95,9 @@ def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
         assert best.text == moses.detokenize([tokens], "de")[0]
         assert "Katze, (Hündin)" in best.text
     (ids,) = translator.tokenizer.encode(["Katze , ( Hündin ) ."], "target")
-    monkeypatch.setattr(CTranslate2Translator, "search", lambda self, sources, batching: [ids for _ in sources])
+    monkeypatch.setattr(
+        CTranslate2Translator, "search_each", lambda self, sources, batching: ((n, ids) for n in range(len(sources)))
+    )
     assert engine(folder).translate(lines) == ["Katze, (Hündin)."] * len(lines)
     told = (folder / "README.md").read_text(encoding="utf-8")
     assert "before: moses-tokenize\n- To be done to each translation after: Moses' detokenizer for de" in told
