@@ -351,7 +351,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
             message = message.replace("source_prefix: ", "prefix: ")
         files = (Path(str(entry[name])).name for name in ("generate", "source", "text") if name in entry)
         entry = entry.get("name") or entry.get("corpus") or next(files, "without a file")
-    return f"{place}, entry {number + 1} ({entry}): {message}"
+    return f"{place}, entry {number + 1} ({as_text(entry)}): {message}"
 
 
 def _to_blame(first: ErrorDetails, layers: Sequence[_Layer]) -> str:

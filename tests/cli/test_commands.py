@@ -425,17 +425,17 @@ class TestTrain:
         assert load_recipe(str(path)).name == "a\\udcff"
 
     @pytest.mark.parametrize(
-        ("command", "key"),
-        [(["train", "--init", "a\udcff"], "training.init"),
-         (["prepare", "--set", "data.tokenizer=a\udcff"], "data.tokenizer"),
-         (["prepare", "--set", 'data.test=[{source="a\udcff", target="b"}]'], "data.test")],
+        ("command", "named"),
+        [(["train", "--init", "a\udcff"], "training.init = "),
+         (["prepare", "--set", "data.tokenizer=a\udcff"], "data.tokenizer = "),
+         (["prepare", "--set", 'data.test=[{source="a\udcff", target="b"}]'], "data.test, entry 1 (a\\udcff): ")],
     )  # fmt: skip
     def test_a_name_that_is_not_utf8_is_told(
-        self, run_command: RunCommand, project: Project, command: list[str], key: str
+        self, run_command: RunCommand, project: Project, command: list[str], named: str
     ) -> None:
         outcome = run_command(command[0], project.recipe, *command[1:])
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
-        assert f"--set: {key} = " in outcome.err
+        assert f"--set: {named}" in outcome.err
         assert "is not valid UTF-8; choose another name" in outcome.err
 
     @pytest.mark.parametrize("command", ["train", "run"])
