@@ -1,7 +1,6 @@
 """`nmtkit generate`, and what other commands do with a language model."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -93,15 +92,12 @@ def test_contradicting_options_are_wrong_usage(
     [
         (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),
         (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models that translate"),
-        (["compare", "MODEL", "MODEL/../other"], "`nmtkit report RUN RUN`"),
         (["export", "MODEL", "--format", "ctranslate2"], 'CTranslate2 does not support architecture = "decoder"'),
     ],
 )
 def test_commands_for_models_with_a_source_refuse_a_language_model(
     run_command: RunCommand, model: Path, arguments: list[str], message: str
 ) -> None:
-    if not (model.parent / "other").exists():
-        shutil.copytree(model, model.parent / "other")
     given = [
         word.replace("MODEL", str(model)) if word != "text.txt" else str(model.parent / word) for word in arguments
     ]

@@ -94,7 +94,7 @@ OPTION_VALUES = {
     "escapes": "a\x1b[2J\u202eb", "file": "test.en", "not UTF-8": "a\udcffb", "name of 250 bytes": "n" * 250,
     "a list": "1,2,,", "an override": "training.max_steps=1" + "0" * 30,
 }  # fmt: skip
-_WRITTEN = ("--output", "--status", "--json", "--sentences")
+_WRITTEN = ("--output", "--status", "--json", "--sentences", "--targets")
 _READ_AS_IT_COMES = {
     *(("translate", option) for option in ("--input", "--prefix", "--require", "--glossary")),
     *(("score", option) for option in ("--hypothesis", "--source", "--reference")),
