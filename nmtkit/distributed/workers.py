@@ -107,6 +107,7 @@ class Workers:
         device: device of this process.
         precision: precision of matrix multiplications; parameters and accumulators stay float32.
         heartbeat: observer of the other processes; None for one process.
+        is_settled: the precision is not open any more, even if the recipe has `auto`.
     """
 
     rank: int
@@ -114,6 +115,7 @@ class Workers:
     device: torch.device
     precision: ComputedPrecision
     heartbeat: Heartbeat | None = field(default=None, repr=False, compare=False)
+    is_settled: bool = False
     _flat: dict[tuple[torch.dtype, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod

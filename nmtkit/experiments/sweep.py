@@ -9,6 +9,7 @@
 The data are prepared once for all runs.
 """
 
+import fcntl
 import functools
 import os
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +30,7 @@ from nmtkit.console import log
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import read_manifest
 from nmtkit.decoding.generation import generate_corpora
-from nmtkit.distributed.cpu import threads_each
+from nmtkit.distributed.cpu import has_bf16_instructions, threads_each
 from nmtkit.distributed.interpreter import same_imports
 from nmtkit.distributed.launch import how_it_ended, wait_or_kill
 from nmtkit.distributed.workers import Workers, choose_device
@@ -42,7 +43,7 @@ from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
-from nmtkit.training.precision import settle_precision, with_precision
+from nmtkit.training.precision import settle_precision
 from nmtkit.training.resume import initial_sha256
 from nmtkit.training.session import train
 from nmtkit.training.state import TrainingState
@@ -115,7 +116,8 @@ def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threa
     run_dir = folder / run.name
     _link_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
     with Workers.start(device, run.recipe.training.precision, threads, for_training=True) as workers:
-        training = train(*_in_one_precision(run, folder, workers))
+        workers = _in_one_precision(run, folder, workers)
+        training = train(run.recipe, run_dir, workers)
         if training.signal is not None:
             return training.signal
         result = _measure(run.recipe, run_dir, training.step, workers)
@@ -124,34 +126,39 @@ def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threa
     return result
 
 
-def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> tuple[Recipe, Path, Workers]:
-    """Return what to train with: `auto` is the precision of the sweep, that of its first run.
+def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> Workers:
+    """Return workers with the precision of the sweep in place of `auto`: that of its first run on such a device.
 
     A run that goes on keeps its own.
     """
     path, own = folder / "precision.json", Run(folder / run.name)
     if run.recipe.training.precision != "auto" or own.resume_states():
-        return run.recipe, own.folder, workers
-    if not path.is_file():
-        precision = _precision_of_results(folder)
+        return workers
+    kind = "CPU without bf16" if workers.device.type == "cpu" and not has_bf16_instructions() else workers.device.type
+    with (folder / ".precision.lock").open("w") as lock:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)  # further runs wait, and so do not disturb the trial
+        stored = read_json(path, {"precision": str, "device": str}) if path.is_file() else {}
+        precision = stored["precision"] if stored.get("device") == kind else _precision_of_results(folder, kind)
         if precision is None:
             tokenizer = own.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
             state = TrainingState.new(run.recipe.model, run.recipe.training, sizes, workers.device)
             precision = settle_precision(run.recipe, state, None, workers)[1].precision
-        if not path.is_file():  # another run may have settled it meanwhile
-            write_json(path, {"precision": precision})
-    recipe, workers = with_precision(run.recipe, read_json(path, {"precision": str}), workers)
-    return recipe, own.folder, workers
+        else:
+            log.info("precision: %s, as in the first run of the sweep", precision)
+        write_json(path, {"precision": precision, "device": kind})
+    return replace(workers, precision=precision, is_settled=True)
 
 
-def _precision_of_results(folder: Path) -> str | None:
+def _precision_of_results(folder: Path, kind: str) -> Any | None:
     """Return the precision of a finished run with `auto` in a sweep of a version that did not store one."""
-    for path in sorted(folder.glob("*-seed*")):
+    for path in sorted(folder.glob("*-seed*")) if kind != "CPU without bf16" else ():
         with suppress(DataError, KeyError, TypeError):
             written = read_json(Run(path).row_result)
-            if written["settings"]["training"]["precision"] == "auto":
-                return str(written["result"]["precision"])
+            result, stated = written["result"], written["settings"]["training"]["precision"]
+            if stated == "auto" and (result["device"] == "cpu") == (kind == "cpu"):
+                return result["precision"]
     return None
 
 

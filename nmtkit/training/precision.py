@@ -49,7 +49,7 @@ def settle_precision(
     stated, has_instructions = recipe.training.precision, all(has for has, _ in found)
     if len({precision for _, precision in found}) > 1:
         workers = replace(workers, precision="float32")
-    is_open = stated == "auto" and saved is None and has_instructions
+    is_open = stated == "auto" and saved is None and has_instructions and not workers.is_settled
     is_doubtful = stated == "bf16" and not (saved and has_instructions)
     is_small = state.model.config.has_actions  # and reads no ids, of which a trial is made
     if workers.device.type == "cpu" and (is_open or is_doubtful) and not is_small:

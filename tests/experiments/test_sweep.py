@@ -24,7 +24,7 @@ from nmtkit.experiments.results import make_report, result_tables, write_report
 from nmtkit.experiments.rows import PlannedRun, Sweep, plan, read_sweep
 from nmtkit.experiments.sweep import finished_result, prepare_sweep, refuse_another_sweep, run_here
 from nmtkit.files import sha256_of, sha256_of_files
-from nmtkit.json_toml import read_json, read_json_lines
+from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
 
@@ -232,8 +232,9 @@ def test_all_runs_of_a_sweep_compute_in_the_precision_of_the_first(
     planned, fingerprint = make_plan(
         tiny.recipe, rows, folder, "training.precision=auto", "training.max_steps=1", seeds=3
     )
-    rates = iter([{"float32": 1e9, "bf16": 2e9}, *[{"float32": 2e9, "bf16": 1e9}] * 9])
-    monkeypatch.setattr("nmtkit.training.precision.has_bf16_instructions", lambda: True)
+    rates = iter([{"float32": 1e9, "bf16": 2e9}, {"float32": 2e9, "bf16": 1e9}])  # no further trial
+    for module in ("nmtkit.training.precision", "nmtkit.experiments.sweep"):
+        monkeypatch.setattr(f"{module}.has_bf16_instructions", lambda: True)
     monkeypatch.setattr("nmtkit.training.precision.trial_rates", lambda *_: next(rates))
 
     def precision_of(run: PlannedRun) -> str:
@@ -244,8 +245,12 @@ def test_all_runs_of_a_sweep_compute_in_the_precision_of_the_first(
     assert [precision_of(run) for run in planned[:3]] == ["bf16", "float32", "bf16"]
     (folder / "precision.json").unlink()  # as in a sweep of before
     assert precision_of(planned[4]) == "bf16"
-    (folder / "precision.json").write_text('{"precision": "float32"}', encoding="utf-8")
+    write_json(folder / "precision.json", {"precision": "float32", "device": "cuda"})
+    shutil.rmtree(folder / "one-seed2")
+    assert precision_of(planned[2]) == "bf16", "that of results on this kind of device"
+    write_json(folder / "precision.json", {"precision": "float32", "device": "cpu"})
     assert precision_of(planned[0]) == "bf16", "a run that goes on keeps its own"
+    assert next(rates)["float32"] == 2e9
 
 
 def test_a_run_trained_with_other_data_is_refused(swept: Swept, tmp_path: Path) -> None:
