@@ -421,15 +421,16 @@ class Engine(ABC):
             hit_limit=len(ids) >= limit,
             is_short=self.task.splits_sources and is_short(len(segment.ids) - segment.context, len(ids), self.lengths),
             is_cut=segment.is_cut,
-            is_unknown=_is_unknown(segment),
+            is_unknown=self._is_unknown(segment),
             **details,
         )
 
-
-def _is_unknown(segment: Segment) -> bool:
-    """Return whether at least half of the tokens of a segment are unknown."""
-    own = segment.ids[segment.context :]
-    return 2 * own.count(UNK) >= len(own)
+    def _is_unknown(self, segment: Segment) -> bool:
+        """Return whether at least half of the tokens of a segment are unknown, without marks of words by themselves."""
+        own = segment.ids[segment.context :]
+        if not (unknown := own.count(UNK)):
+            return False
+        return 2 * unknown >= len(own) - self.tokenizer.pieces(own, "source").count("\u2581")
 
 
 def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: bool) -> Translation:

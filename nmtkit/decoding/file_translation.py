@@ -19,6 +19,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import queue
 import re
 import threading
@@ -155,8 +156,12 @@ class Begun(dict[tuple[int, int], list[Translation]]):
     def __init__(self, path: Path | None = None) -> None:
         """Read the file, if there is one; without a path, nothing is saved."""
         super().__init__()
-        for row in path.read_bytes().split(b"\n") if path is not None and path.is_file() else ():
-            with suppress(ValueError, TypeError):  # a kill has cut this row short
+        content = path.read_bytes() if path is not None and path.is_file() else b""
+        *rows, rest = content.split(b"\n")
+        if path is not None and rest:  # a kill has cut this row short
+            os.truncate(path, len(content) - len(rest))
+        for row in rows:
+            with suppress(ValueError, TypeError):  # a fault of the disk
                 search, segment, found = json.loads(row)
                 self[search, segment] = list(map(_from_json, found))
         self._path, self._num_saved, self._last = path, len(self), time.monotonic()
@@ -238,7 +243,10 @@ class TranslationJob:
 
     def _report_unwritten(self, texts: Sequence[str]) -> None:
         """Log the characters of texts that are not in the target vocabulary, each once."""
-        new = sorted({character for text in self._unknown(texts) for character in text} - {" "} - self.unwritten)
+        if self.engine.tokenizer.settings["subwords"] == "none":  # a character is no word
+            return
+        unknown_texts = self._unknown(sorted(set(texts)))
+        new = sorted({character for text in unknown_texts for character in text} - {" "} - self.unwritten)
         if unknown := self._unknown(new):
             self.unwritten.update(unknown)
             log.warning(
@@ -353,7 +361,9 @@ class TranslationJob:
 def _missing(best: Translation, request: TranslationRequest, index: int) -> list[str]:
     """Return the terms, spans, phrases and the prefix that the translation of a line lacks."""
     stated = [*request.prefixes[index : index + 1], *(request.required[index] if request.required else ())]
-    return [*best.missing, *(text for text in stated if best.is_unsatisfied and text.strip() not in best.text)]
+    if not best.is_unsatisfied:
+        return []
+    return [*best.missing, *(text for text in stated if text.strip() not in best.text)] or stated  # within other words
 
 
 def equal_windows(num_lines: int, num_processes: int) -> int:
@@ -492,7 +502,7 @@ class Parts:
     def statuses(self, count: int) -> Iterator[str]:
         """Yield the status lines of all windows."""
         for number in range(count):
-            yield from self._file(number, "status").read_text(encoding="utf-8").splitlines()
+            yield from LineReader(self._file(number, "status"))
 
     def join(self, count: int, outputs: Sequence[tuple[str, Path]], record: Callable[[], None] = lambda: None) -> None:
         """Join all windows of each kind ("output", "status") in ``outputs`` to its file, and remove the folder.

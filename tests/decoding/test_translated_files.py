@@ -207,8 +207,8 @@ def test_translated_sentences_of_an_unfinished_window_are_kept(
         left[0] = 3
         with pytest.raises(SystemExit):
             translate("out")
-    [begun] = (tmp_path / "out.parts").glob("*.begun")
-    begun.write_text(begun.read_text() + '[1, 4, [{"text": "cut by a kill')
+        [begun] = (tmp_path / "out.parts").glob("*.begun")
+        begun.write_text(begun.read_text() + '[1, 4, [{"text": "cut by a kill')
     left[0] = 100
     assert translate("out", window_lines=2) == expected  # the size of the windows stays
     assert left == [100 - 1]
@@ -242,16 +242,31 @@ def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
     assert json.loads((tmp_path / "status").read_text().split("\n")[3])["missing"] == ["8"]
 
 
+def test_what_is_missing_may_contain_line_separators(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "in").write_text('The dog <a title="x\u2028y\x85">\n', encoding="utf-8")
+    request = TranslationRequest(keep=("tags",))
+    job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, DecodingConfig(beam=1)), request)
+    translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status")
+    [status] = (tmp_path / "status").read_bytes().removesuffix(b"\n").split(b"\n")
+    assert json.loads(status)["missing"] == ['<a title="x\u2028y\x85">']
+
+
 def test_lines_that_the_model_cannot_read_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
 ) -> None:
     monkeypatch.setattr(log, "propagate", True)
-    (tmp_path / "in").write_text("The dog\n\u72d7\u770b\u89c1\u732b\u3002\nThe \u732b sees a dog\n", encoding="utf-8")
+    lines = [
+        "The dog",
+        "\u72d7\u770b\u89c1\u732b\u3002",
+        "The \u732b sees a dog",
+        "\u0421\u043f\u0438\u0442 \u043e\u043d.",
+    ]
+    (tmp_path / "in").write_text("\n".join(lines), encoding="utf-8")
     job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, DecodingConfig(beam=1)))
     translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status")
     statuses = [json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines()]
-    assert ["unknown" in status for status in statuses] == [False, True, False]
-    assert caplog.messages == ["at least half of the tokens are unknown to the model: line 2"]
+    assert ["unknown" in status for status in statuses] == [False, True, False, True]
+    assert caplog.messages == ["at least half of the tokens are unknown to the model: 2 lines: 2, 4"]
 
 
 def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> None:
