@@ -4,6 +4,8 @@ Model, tokens, length limits, suppressed tokens and greedy search are the same a
 that of finished = "beside" in decoding/search.py, whatever the setting is (docs/export.md).
 """
 
+import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -216,16 +218,19 @@ class CTranslate2Translator(Engine):
     def search_segments(
         self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching
     ) -> Iterator[dict[int, list[Translation]]]:
-        for index, ids in self.search_each([segment.ids for segment in segments], batching):
-            yield {index: [self._translation(segments[index], ids, self._limit(len(segments[index].ids)))]}
+        for translations in self.search_batches([segment.ids for segment in segments], batching):
+            yield {
+                index: [self._translation(segments[index], ids, self._limit(len(segments[index].ids)))]
+                for index, ids in translations.items()
+            }
 
     def search(self, sources: Sequence[list[int]], batching: Batching) -> list[list[int]]:
-        """Return the ids of the best translation of each source; see `search_each`."""
-        translations = dict(self.search_each(sources, batching))
-        return [translations[index] for index in range(len(sources))]
+        """Return the ids of the best translation of each source; see `search_batches`."""
+        found = {index: ids for batch in self.search_batches(sources, batching) for index, ids in batch.items()}
+        return [found[index] for index in range(len(sources))]
 
-    def search_each(self, sources: Sequence[list[int]], batching: Batching) -> Iterator[tuple[int, list[int]]]:
-        """Yield the index of each source and the ids of its best translation, without begin and end symbols.
+    def search_batches(self, sources: Sequence[list[int]], batching: Batching) -> Iterator[dict[int, list[int]]]:
+        """Yield for each batch the ids of the best translation of its sources, without begin and end symbols.
 
         CTranslate2 has one maximum length per call, nmtkit one per source. A batch is searched up to the highest
         maximum of its sources; the few searches that exceed their own maximum are repeated, in batches of equal
@@ -239,45 +244,52 @@ class CTranslate2Translator(Engine):
         # Batches are small enough that every thread gets one.
         share = sum(len(sources[index]) for index in searched) // self._translator.num_translators + 1
         batches = batching.batches(sources, searched, min(batching.tokens, share))
-        yield from ((index, list[int]()) for index in range(len(sources)) if limits[index] == 0)
-        finished = set[int]()
-        for index, ids in self._search_batches(sources, limits, batches):
-            finished.add(index)
-            yield index, ids
+        yield {index: [] for index in range(len(sources)) if limits[index] == 0}
         repeated: dict[int, list[int]] = {}
-        for index in (index for batch in batches for index in batch if index not in finished):
-            repeated.setdefault(limits[index], []).append(index)
-        yield from self._search_batches(sources, limits, list(repeated.values()))
+        for batch, found in zip(batches, self._search(sources, limits, batches), strict=True):
+            for index in batch:
+                if index not in found:
+                    repeated.setdefault(limits[index], []).append(index)
+            yield found
+        yield from self._search(sources, limits, list(repeated.values()))
 
-    def _search_batches(
+    def _search(
         self, sources: Sequence[list[int]], limits: list[int], batches: list[list[int]]
-    ) -> Iterator[tuple[int, list[int]]]:
-        """Yield index and translation of each source whose search did not exceed its own maximum length."""
-        batch_limits = [max(limits[index] for index in batch) for batch in batches]
+    ) -> Iterator[dict[int, list[int]]]:
+        """Yield for each batch the translations of the sources whose search did not exceed their own maximum length."""
         start = self.tokenizer.target_start
-        calls = [
-            self._translator.translate_batch(
+
+        def begin(batch: list[int]) -> tuple[list[int], int, list[Any]]:
+            longest = max(limits[index] for index in batch)
+            results = self._translator.translate_batch(
                 [[self._source_pieces[token] for token in sources[index]] for index in batch],
                 target_prefix=[[self._target_pieces[token] for token in start]] * len(batch) if start else None,
                 asynchronous=True,
                 **self._options(longest),
             )
-            for batch, longest in zip(batches, batch_limits, strict=True)
-        ]
-        for batch, longest, results in zip(batches, batch_limits, calls, strict=True):
-            for index, waiting in zip(batch, results, strict=True):
+            return batch, longest, results
+
+        # Few at a time, as a process that is stopped has to wait for those that have begun.
+        ahead, calls = 2 * self._translator.num_translators, map(begin, batches)
+        waiting = deque(itertools.islice(calls, ahead))
+        while waiting:
+            batch, longest, results = waiting.popleft()
+            found: dict[int, list[int]] = {}
+            for index, pending in zip(batch, results, strict=True):
                 try:
-                    result = waiting.result()
+                    result = pending.result()
                 except RuntimeError as error:
                     reason = " ".join(str(error).split())
                     raise ModelError(f"CTranslate2 failed ({reason}); try a smaller --batch-tokens") from None
                 limit, hypotheses = limits[index], [pieces[len(start) :] for pieces in result.hypotheses]
                 if self.decoding.beam == 1:
                     # Greedy search does not look ahead: with its own limit it gives the same first tokens.
-                    yield index, self._ids(hypotheses[0][:limit])
+                    found[index] = self._ids(hypotheses[0][:limit])
                 # The search ends in a step that finishes one of the hypotheses, so the longest shows its last step.
                 elif limit == longest or max(map(len, hypotheses)) < limit:
-                    yield index, self._ids(self._best(hypotheses, result.scores))
+                    found[index] = self._ids(self._best(hypotheses, result.scores))
+            waiting.extend(itertools.islice(calls, 1))
+            yield found
 
     def _options(self, limit: int) -> dict[str, Any]:
         """Return the options with which the search of CTranslate2 is as similar to nmtkit's as possible."""

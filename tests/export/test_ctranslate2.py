@@ -96,7 +96,9 @@ def test_moses_tokens_are_joined_by_both_engines_and_the_readme_says_so(
         assert "Katze, (Hündin)" in best.text
     (ids,) = translator.tokenizer.encode(["Katze , ( Hündin ) ."], "target")
     monkeypatch.setattr(
-        CTranslate2Translator, "search_each", lambda self, sources, batching: ((n, ids) for n in range(len(sources)))
+        CTranslate2Translator,
+        "search_batches",
+        lambda self, sources, _: iter([dict.fromkeys(range(len(sources)), ids)]),
     )
     assert engine(folder).translate(lines) == ["Katze, (Hündin)."] * len(lines)
     told = (folder / "README.md").read_text(encoding="utf-8")
@@ -270,6 +272,20 @@ class TestEngine:
         found = translator.translate(LINES)
         assert found == by_torch.translate(LINES)
         assert found != plain
+
+    def test_few_batches_are_begun_before_they_are_needed(
+        self, exported: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        translator, begun = engine(exported), []
+        found = CTranslate2Translator._options
+        monkeypatch.setattr(
+            CTranslate2Translator, "_options", lambda self, limit: begun.append(limit) or found(self, limit)
+        )
+        batches = translator.search_batches([[5, 6]] * 40, Batching(sentences=1))
+        next(batches)  # without a limit of 0, nothing
+        next(batches)
+        assert len(begun) == 2 * translator._translator.num_translators + 1 < 40
+        assert sum(map(len, batches)) == 39
 
     def test_lines_may_end_in_line_ends_and_a_wrong_setting_is_named(self, exported: Path) -> None:
         translator = engine(exported, beam=1)
