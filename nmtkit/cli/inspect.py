@@ -41,7 +41,7 @@ def command(
     say(f"{pair.corpus}, line {pair.line:,} (line {pair.line_of_all:,} of all)")
     if pair.pair is None:
         reason = f"{pair.rule}: {MEANINGS[pair.rule]}" if pair.rule else "not for its text alone: a copy, or held out"
-        print(f"left out of the prepared data ({reason})")
+        print("left out of the prepared data" + (f" ({reason})" if pair.rule is not None else ""))
     else:
         print(f"pair {pair.pair:,} of the prepared data")
     for name, side in (("source", pair.source), ("target", pair.target)):

@@ -211,7 +211,7 @@ class BlockEncoder:
 
 
 def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], run: Run) -> int:
-    """Return how many pairs are in the training data of a run, found by 64-bit keys of their ids.
+    """Return how many pairs without unknown words are in the training data of a run, found by 64-bit keys of their ids.
 
     Raises:
         NmtkitError: the run cannot be read, or does not know the languages.
@@ -219,12 +219,16 @@ def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], ru
     encoder = BlockEncoder(run.data / "tokenizer", None, [""], 0, [direction], run.recipe().data.max_source_tokens)
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
     block = encoder(TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target))
-    keys, data = _keys(list(zip(block.ids, block.lengths, strict=True))), PairData(run.data / "train")
+    sides = list(zip(block.ids, block.lengths, strict=True))
+    keys, data, is_known = _keys(sides), PairData(run.data / "train"), np.ones(len(block.lengths[0]), bool)
+    for ids, lengths in sides:
+        if len(ids):  # ids do not tell unknown words apart
+            is_known &= ~np.logical_or.reduceat(ids == UNK, np.cumsum(lengths) - lengths)
     is_trained = np.zeros(len(keys), bool)
     for begin in range(0, len(data), _PAIRS_AT_ONCE):
         indices = np.arange(begin, min(begin + _PAIRS_AT_ONCE, len(data)))
         is_trained |= np.isin(keys, _keys([data.joined_ids(side, indices) for side in range(2)]))
-    return int(is_trained.sum())
+    return int((is_trained & is_known).sum())
 
 
 def _keys(sides: Sequence[tuple[npt.NDArray, npt.NDArray[np.int64]]]) -> npt.NDArray[np.uint64]:

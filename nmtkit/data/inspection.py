@@ -47,7 +47,7 @@ class InspectedPair:
     pair: int | None  # index in the shards; None if it was left out
     source: InspectedSide
     target: InspectedSide
-    rule: str | None = None  # rule by which it was left out, if the pair alone decides that
+    rule: str | None = None  # rule by which it was left out, or "": for other pairs' sake; None: not examined
 
 
 def inspect_pair(
@@ -111,10 +111,13 @@ def inspect_pair(
 
 
 def _rule(run: Run, index: int, line: int, source: str, target: str) -> str | None:
-    """Return the rule by which a pair of a corpus is left out, if the pair alone decides that."""
+    """Return the rule by which a pair of a corpus is left out, or "" if the pair alone does not decide that.
+
+    None for tasks whose text is changed before rules apply.
+    """
     recipe = run.recipe()
     data, cleaning = recipe.data, recipe.cleaning
-    if not task_of(data).has_source or data.has_labels:  # their text is changed before rules apply
+    if not task_of(data).has_source or data.has_labels:
         return None
     directions = [data.direction(entry) for entry in data.train]
     prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in data.train]
@@ -124,7 +127,7 @@ def _rule(run: Run, index: int, line: int, source: str, target: str) -> str | No
     limits = data.max_source_tokens, cleaning.max_tokens
     encoder = BlockEncoder(run.data / "tokenizer", cleaning, prefixes, 0, directions, *limits)
     encoded = encoder(TextBlock(index, line, 0, bytes(examined.states), *examined.texts))
-    return next(iter([*examined.dropped, *encoded.findings.dropped]), None)
+    return next(iter([*examined.dropped, *encoded.findings.dropped]), "")
 
 
 def _generation(run: Run, part: Part, described: dict[str, Any]) -> Generation | None:

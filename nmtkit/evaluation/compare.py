@@ -112,6 +112,8 @@ def compare_runs(
     if not _has_outputs(task):
         if metrics or method:
             raise DataError(f"a model that {task.does} has no outputs of test sets; leave out --metric and --paired")
+        if len({(recipe.data.environment, recipe.data.environment_seed) for recipe in recipes.values()}) > 1:
+            raise DataError(f"{', '.join(names)} cannot be compared: they were played in different environments")
         for test in compared:
             _same_test_set(runs, test)
         scores, tests = _stored_scores(runs, tests), []
@@ -204,13 +206,17 @@ def _same_test_set(runs: Mapping[str, Run], test: str) -> tuple[list[str], list[
 
 
 def _stored_scores(runs: Mapping[str, Run], tests: Sequence[str]) -> dict[str, dict[str, dict[str, PairedResult]]]:
-    """Return the scores of scores.json that all runs have, by test set, metric and run."""
+    """Return the scores of scores.json that all runs have, by test set, metric and run.
+
+    Scores per token are left out where the vocabularies differ.
+    """
     found: dict[str, dict[str, dict[str, PairedResult]]] = {}
+    per_token = ("nll", "perplexity") if len({run.tokenizer().fingerprint() for run in runs.values()}) > 1 else ()
     for test in tests:
         stored = {name: read_scores(run.scores)[test] for name, run in runs.items()}
         first, *others = stored.values()
         found[test] = {}
-        for metric in (metric for metric in first if all(metric in other for other in others)):
+        for metric in (metric for metric in first if all(metric in one for one in others) and metric not in per_token):
             baseline = first[metric]["score"]
             found[test][metric] = {
                 name: PairedResult(

@@ -4,6 +4,7 @@ config.json: model_type "openai-gpt", or params_shapes.json    --openai_gpt.py--
              model_type "marian", "pegasus", "m2m_100"         --seq2seq.py-->      a translation model
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import tomli_w
@@ -29,7 +30,10 @@ def import_model(
     """
     if output.exists() and not is_model_folder(output) and (not output.is_dir() or any(output.iterdir())):
         raise DataError(f"{output}: exists and is not a model folder; give another folder with --output")
-    is_other = is_model_folder(output) and read_provenance(output).get("imported_from") != str(folder)
+    is_other = False
+    if is_model_folder(output):
+        with suppress(ModelError):  # a damaged one
+            is_other = Path(read_provenance(output).get("imported_from") or "").resolve() != folder.resolve()
     path = folder / "config.json"
     try:
         if (folder / "params_shapes.json").is_file():

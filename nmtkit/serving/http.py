@@ -139,7 +139,8 @@ class HttpServer:
             finally:
                 self._num_in_work -= 1
         except RequestError as error:
-            self._count_refusal(str(error.response.status))
+            if not streams[0].at_eof():  # else the client has gone
+                self._count_refusal(str(error.response.status))
             return await self._send(error.response, parser, streams[1], is_head=is_head, is_last=is_full)
 
     async def _receive(self, parser: h11.Connection, streams: Streams) -> Request | None:

@@ -218,7 +218,8 @@ class _Session:
         lengths = PairLengths.of_data(self._data.of_epoch(0), origin)
         expected = predict(recipe, lengths, self._vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
         write_json(self._run.prediction, expected)
-        if expected["updates"] < training.warmup_steps:
+        by_time = expected["limit"].startswith("max_minutes")  # whose number of updates is a guess
+        if expected["updates"] < training.warmup_steps and not by_time:
             log.warning(
                 "the training has %s, but its learning rate rises until update %d (training.warmup_steps); take fewer "
                 "warmup_steps, fewer tokens_per_update or a higher limit",

@@ -182,12 +182,20 @@ def _check_sizes(folder: Path, given: ModelConfig, recipe: Recipe) -> None:
         shape, wanted = ({key: each[key] for key in _OF_DECODER if key in each} for each in (shape, wanted))
         kind = "full" if recipe.model.attention_window is None else "window"
         kinds = {given.attention_kind(number) for number in range(given.decoder_layers)}
-        shape["self-attention of the decoder"], wanted["self-attention of the decoder"] = ", ".join(sorted(kinds)), kind
+        if kinds != {kind}:
+            message = f"has {' and '.join(sorted(kinds))} self-attention, and the decoder of this recipe {kind}"
+            raise NmtkitError(f"training.init: {folder} {message}; name another model, or change attention_window")
         if given.share_embeddings == "none":  # which of its two matrices would a shared one be?
             shape["share_embeddings"], wanted["share_embeddings"] = "none", recipe.model.share_embeddings
     if layers is not None:
         wanted |= {key: shape[key] for key in shape if key.endswith("_layers")}
-    if different := {key: value for key, value in shape.items() if value != wanted.get(key)}:
+    different = {key: value for key, value in shape.items() if value != wanted.get(key)}
+    if "architecture" in different:
+        raise NmtkitError(
+            f'training.init: {folder} has architecture = "{given.architecture}", and this recipe '
+            f'"{recipe.model.architecture}"; name another model'
+        )
+    if different:
         raise NmtkitError(f"training.init: {folder} has a different shape; state in [model]: {_settings(different)}")
     few = dict[str, int]()
     for owner, config in ((str(folder), given), ("the run", recipe.model)):

@@ -145,9 +145,9 @@ class TestInspect:
         (run.parent / "one.en").write_text((run.parent / "one.en").read_text().replace("a1 ", "a" + " b" * 31))
         prepare(load_recipe(str(run.parent / "mine.toml"), limits), run, workers=1)
         reasons = {line: inspect_pair(run, line) for line in range(1, 51)}
-        held_out = [line for line, pair in reasons.items() if pair.pair is None and pair.rule is None]
+        held_out = [line for line, pair in reasons.items() if pair.pair is None and pair.rule == ""]
         assert len(held_out) == 3
-        assert {pair.rule for pair in reasons.values()} == {None, "one_sided_blank", "too_long"}
+        assert {pair.rule for pair in reasons.values()} == {None, "", "one_sided_blank", "too_long"}
         out = run_command("inspect", run, "--line", held_out[0]).out
         assert "left out of the prepared data (not for its text alone: a copy, or held out)" in out
 

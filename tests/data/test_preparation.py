@@ -15,6 +15,7 @@ import pytest
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.data.changes import changed_text
 from nmtkit.data.cleaning import RULES
+from nmtkit.data.encoding import num_trained
 from nmtkit.data.prepare import Preparation, prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
@@ -22,7 +23,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json
 from nmtkit.run import Run
-from nmtkit.text.vocabulary import UNK
+from nmtkit.text.vocabulary import SIDES, UNK
 from nmtkit.training.session import train
 
 Pair = tuple[str, str]
@@ -128,6 +129,19 @@ def test_test_pairs_that_the_first_training_had_are_counted(
         f"3 pairs of the test set seen: also in the training data of {base}; scores of a model that starts from it are "
         "inflated"
     ]
+
+
+def test_pairs_with_unknown_words_are_not_counted_as_trained(project: Project) -> None:
+    pairs = sentence_pairs(120)[:50]
+    project.write("seen", pairs)
+    project.prepare('data.subwords="none"', "data.vocab_size=25")
+    data, tokenizer = Run(project.run).recipe().data, Run(project.run).tokenizer()
+    known = sum(
+        all(UNK not in tokenizer.encode([line], side)[0] for line, side in zip(pair, SIDES, strict=True))
+        for pair in pairs
+    )
+    assert 0 < known < 50
+    assert num_trained(pairs, data.directions[0], Run(project.run)) == known
 
 
 class TestContent:
