@@ -92,6 +92,16 @@ def test_the_first_recipe_of_a_page_is_small(page: str, tmp_path: Path) -> None:
     assert recipe.model.d_model <= 256 and recipe.training.max_steps and recipe.training.max_steps <= 2000
 
 
+def test_the_recipe_of_labels_goes_on_from_that_of_a_language_model(tmp_path: Path) -> None:
+    own = re.findall(r"```toml\n(.*?)```", text_of(ROOT / "docs" / "classification.md"), flags=re.DOTALL)[1]
+    (tmp_path / "runs" / "lm").mkdir(parents=True)
+    (tmp_path / "runs" / "lm" / "recipe.toml").write_text('base = "shakespeare"\n', encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(own, encoding="utf-8")
+    recipe = load_recipe(str(tmp_path / "mine.toml"))
+    assert recipe.data.has_labels and recipe.model.d_model == load_recipe("shakespeare").model.d_model
+    assert recipe.training.max_steps == 100
+
+
 def test_every_relative_link_leads_to_a_file_and_a_heading() -> None:
     broken = []
     checked = 0
