@@ -51,7 +51,7 @@ _READERS = {
     "ctranslate2": "`nmtkit translate` and `nmtkit serve` read, and CTranslate2Translator in Python",
     "huggingface": "transformers reads",
 }
-"""What reads the exports of each format."""
+"""Commands and classes that read the exports of each format."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 @runtime_checkable
 class Environment(Protocol):
-    """What nmtkit uses of gymnasium.Env. Random actions also need `action_space`, with `n`, or `seed` and `sample`."""
+    """Part of gymnasium.Env. Random actions also need `action_space`, with `n`, or `seed` and `sample`."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; return the first observation and facts."""

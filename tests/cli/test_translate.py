@@ -28,7 +28,8 @@ from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.file_translation import Parts, TranslationJob
+from nmtkit.decoding.file_translation import TranslationJob
+from nmtkit.decoding.parts import Parts
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
@@ -767,7 +768,7 @@ class TestGoingOn:
         (tmp_path / "in.txt").write_bytes(as_bytes(text))
         where = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         with monkeypatch.context() as patch:
-            patch.setattr("nmtkit.decoding.file_translation.Parts.join", lambda *arguments: sys.exit(143))
+            patch.setattr("nmtkit.decoding.parts.Parts.join", lambda *arguments: sys.exit(143))
             assert translate(*where).code == 143
         if change == "input":
             (tmp_path / "in.txt").write_bytes(as_bytes(text[::-1]))

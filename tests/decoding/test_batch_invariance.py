@@ -10,9 +10,10 @@ import torch
 
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding import file_translation as streams
-from nmtkit.decoding.file_translation import Parts, Window, Written, translate_windows
+from nmtkit.decoding.file_translation import Window, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.parts import Parts, Written
 from nmtkit.decoding.request import BATCH_TOKENS, Batching, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer

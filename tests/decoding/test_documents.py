@@ -12,9 +12,9 @@ import torch
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.data.prepare import prepare
-from nmtkit.decoding import file_translation
 from nmtkit.decoding.file_translation import TranslationJob, as_they_come, translate_file, windows
 from nmtkit.decoding.forced import ForcedDecoder
+from nmtkit.decoding.parts import Written
 from nmtkit.decoding.request import Batching, Sampling, Segment, TranslationRequest
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
@@ -177,7 +177,7 @@ def test_an_interrupted_file_is_resumed_with_its_context(model_folder: Path, tmp
     source.write_text("".join(f"{line}\n" for line in LINES))
     job, count = TranslationJob(Translator.load(model_folder)), 0
 
-    def stops_at_the_third(*arguments: object) -> file_translation.Written:
+    def stops_at_the_third(*arguments: object) -> Written:
         nonlocal count
         count += 1
         if count == 3:

@@ -22,8 +22,9 @@ from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import Preparation, check, prepare
 from nmtkit.data.shards import PairData, Part, read_report
 from nmtkit.decoding import file_translation
-from nmtkit.decoding.file_translation import TranslationJob, Window, Written
+from nmtkit.decoding.file_translation import TranslationJob, Window
 from nmtkit.decoding.generation import generate_corpora
+from nmtkit.decoding.parts import Parts, Written
 from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
@@ -321,15 +322,15 @@ class TestMadeOnce:
         self, project: Project, translated: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(file_translation, "WINDOW_LINES", 4)
-        write = file_translation.Parts.write
+        write = Parts.write
 
-        def stops(parts: file_translation.Parts, number: int, written: Written) -> None:
+        def stops(parts: Parts, number: int, written: Written) -> None:
             if number == 2:
                 raise KeyboardInterrupt
             write(parts, number, written)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(file_translation.Parts, "write", stops)
+            patch.setattr(Parts, "write", stops)
             project.prepare(BACK)
         assert not (project.run / "data").exists()
         assert not (project.run / "generated" / "mono.tsv").exists()
@@ -527,14 +528,15 @@ KILLED = """
 import os, signal
 from nmtkit.cli.main import main
 from nmtkit.decoding import file_translation
+from nmtkit.decoding.parts import Parts
 
-def write(parts, number, written, write=file_translation.Parts.write):
+def write(parts, number, written, write=Parts.write):
     if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     write(parts, number, written)
 
 file_translation.WINDOW_LINES = 4
-file_translation.Parts.write = write
+Parts.write = write
 main()
 """
 

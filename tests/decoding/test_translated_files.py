@@ -14,16 +14,15 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.decoding import file_translation as streams
 from nmtkit.decoding.file_translation import (
-    Parts,
     TranslationJob,
     Window,
-    Written,
     as_they_come,
     equal_windows,
     translate_file,
     translate_windows,
     windows,
 )
+from nmtkit.decoding.parts import _KIND, Parts, Written
 from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
@@ -401,7 +400,7 @@ def test_an_empty_folder_of_that_name_is_taken(
     monkeypatch.setattr(log, "propagate", True)
     (tmp_path / "out.parts").mkdir()
     if not is_empty:
-        write_json(tmp_path / "out.parts" / "manifest.json", {"kind": streams._KIND, "made_of": {"model": 1}})
+        write_json(tmp_path / "out.parts" / "manifest.json", {"kind": _KIND, "made_of": {"model": 1}})
     with caplog.at_level("INFO"):
         assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
     assert ("belongs to another text, model or option" in caplog.text) == (not is_empty)
@@ -419,7 +418,7 @@ def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path:
 def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr("nmtkit.decoding.parts.POLL_SECONDS", 0.01)
     parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
     parts.begin()
     count = translate_windows(LINES, shouted, parts, rank=0, num_processes=2)
