@@ -1,6 +1,8 @@
 """Several processes make the same updates as one, in memory enough or not; and they notice when one of them is gone."""
 
 import json
+import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -234,9 +236,11 @@ def stores() -> list[Store]:
     return found
 
 
-def beat(stores: list[Store], rank: int, said: list[str], number: int = 3, **changes: float) -> Heartbeat:
+def beat(
+    stores: list[Store], rank: int, said: list[str], number: int = 3, parent: int = 0, **changes: float
+) -> Heartbeat:
     seconds = {"interval_seconds": 0.05, "silence_seconds": 0.5, "farewell_seconds": 0.25, **changes}
-    return Heartbeat(PrefixStore("test", stores[rank]), rank, number, said.append, **seconds)
+    return Heartbeat(PrefixStore("test", stores[rank]), rank, number, said.append, parent=parent, **seconds)
 
 
 def wait_for(said: list[str]) -> str:
@@ -277,6 +281,21 @@ def test_what_a_process_failed_of_is_told_by_the_others(stores: list[Store]) -> 
     assert hearts[2].blame() == "process 1 of 3 failed: the disk is full"
     assert wait_for(said) == "process 1 of 3 failed: the disk is full"
     hearts[2].stop()
+
+
+def test_the_first_process_that_misses_its_parent_tells_so_and_each_stops(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: stopped.append(arguments))
+    hearts = [beat(stores, rank, [], number=2, parent=os.getpid()) for rank in (1, 0)]  # no process is its own parent
+    time.sleep(1.2)
+    for heart in hearts:
+        heart.stop()
+    assert stopped == [(os.getpid(), signal.SIGTERM)] * 2
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"  # so that it is shown on any rank
+    assert record.message == "what started these processes is gone; stopping as by SIGTERM"
 
 
 def test_all_who_meet_go_by_the_same_new_name_whatever_an_earlier_attempt_left(stores: list[Store]) -> None:
