@@ -165,6 +165,7 @@ def test_however_a_live_display_ends_the_cursor_is_back_and_the_display_gone(
 
 def test_messages_stand_above_a_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = new_terminal(monkeypatch)
+    monkeypatch.setattr(console, "_REFRESHES_PER_SECOND", 1e-3)  # only messages have it drawn again
     console.set_up()
     with console.live("figures"):
         before = len(terminal.getvalue())
@@ -212,6 +213,7 @@ def test_elsewhere_progress_is_a_line_every_ten_seconds(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stderr", stderr)
     now = 0.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 10.0)
     console.set_up()
     with console.progress("translating", 100) as advance:
         for second in range(1, 26):
@@ -254,6 +256,7 @@ def test_elsewhere_downloads_are_a_line_with_their_sum_speed_and_time_left(monke
     monkeypatch.setattr(sys, "stderr", stderr)
     now = 0.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 10.0)
     console.set_up()
     with console.transfers() as report:
         for second, done in ((1, 1_000_000), (11, 6_000_000), (12, 7_000_000)):

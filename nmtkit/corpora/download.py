@@ -190,11 +190,11 @@ class Downloader:
         results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         for file in wanted:
             waiting.put(file)
-        self._stopped.clear()
+        stopped = self._stopped  # of the threads of this call, which may outlive it
 
         def work() -> None:
             with contextlib.suppress(queue.Empty):
-                while not self._stopped.is_set():
+                while not stopped.is_set():
                     file = waiting.get_nowait()
                     try:
                         self.fetch(file)
@@ -211,10 +211,10 @@ class Downloader:
                 if (error := results.get()) is not None:
                     raise error
         finally:
-            self._stopped.set()
+            stopped.set()
             for thread in threads:
                 thread.join(timeout=1)
-            self._stopped.clear()
+            self._stopped = threading.Event()
         return [self._fetched[file] for file in wanted]
 
     def _cache_path(self, file: RemoteFile) -> Path:
@@ -274,9 +274,10 @@ class Downloader:
 
     def _transfer(self, url: str, expected: RemoteFile, part: "PartialFile") -> None:
         """Transfer all missing bytes, with new attempts after temporary failures."""
+        stopped = self._stopped
 
         def report(done: int, total: int | None) -> None:
-            if self._stopped.is_set():
+            if stopped.is_set():
                 raise _StoppedError
             if self.progress is not None:
                 self.progress(url, done, total)
@@ -295,7 +296,7 @@ class Downloader:
                 if seconds is None:
                     seconds = BACKOFF_SECONDS * 2 ** (attempts - 1)
                 log.info("%s: %s; trying again", url, failure)
-                if self._stopped.wait(min(seconds, MAX_WAIT_SECONDS)):
+                if stopped.wait(min(seconds, MAX_WAIT_SECONDS)):
                     raise _StoppedError from None
 
     def _record_path(self, file: RemoteFile) -> Path:

@@ -25,7 +25,7 @@ FAREWELL_SECONDS = 10.0
 STORE_TIMEOUT = timedelta(seconds=SILENCE_SECONDS)
 
 _MEETING = "nmtkit/meeting"
-_NOTICED = "nmtkit/noticed"
+_ORPHANED = "nmtkit/orphaned"
 _ENDED, _FAILED, _LOST = "ended", "failed: ", "lost: "
 
 
@@ -35,8 +35,8 @@ class Heartbeat:
     Args:
         store: store of the process group, through a separate connection; no other group may use the same keys.
         on_loss: called from the thread with a message when another process is lost; it must end this process.
-        parent: id of the process that started this one; when that is gone, this one gets SIGTERM, and the first that
-            notices it logs an error. 0: none is watched.
+        parent: id of the process that started all of these. When that is gone, rank 0, whose messages are shown, logs
+            an error and gets SIGTERM, and then the others get it. 0: none is watched.
     """
 
     def __init__(
@@ -106,10 +106,12 @@ class Heartbeat:
             count += 1
             try:
                 if self._parent and os.getppid() != self._parent:
-                    self._parent = 0
-                    if self._store.add(_NOTICED, 1) == 1:  # an error, as other ranks than 0 show errors only
-                        log.error("what started these processes is gone; stopping as by SIGTERM")
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    if self._rank == 0:
+                        log.error("the process that started this one is gone; stopping as by SIGTERM")
+                        self._store.set(_ORPHANED, "")
+                    if self._store.check([_ORPHANED]):
+                        self._parent = 0
+                        os.kill(os.getpid(), signal.SIGTERM)
                 self._store.set(_key(self._rank), str(count))
                 values = self._read()
             except RuntimeError:

@@ -51,7 +51,12 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        code = children[failed or 0].returncode
+        codes = [child.returncode for child in children]
+        by_signal = (*_NO_FAILURE, PEER_LOST, *(-number for number in STOP_SIGNALS))
+        if received and not hangs and all(code in by_signal for code in codes):
+            # Some may be done, or have lost those that ended before them; the steps after training must not run.
+            return next((code for code in codes if code and code in _NO_FAILURE), 128 + received[-1])
+        code = codes[failed or 0]
         if failed:
             messages[failed - 1].seek(0)
             sys.stderr.write(messages[failed - 1].read().decode("utf-8", errors="replace"))
@@ -60,8 +65,6 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {end}')}\n")
     if hangs or code == PEER_LOST:
         return 1
-    if code == 0 and received:  # the processes had already finished, but the steps after them must not run
-        return 128 + received[-1]
     return code if code >= 0 else 128 - code
 
 

@@ -88,7 +88,7 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[st
 
 
 class StopRequest:
-    """A request to stop a process of the run, by the signal ``number``; granted after the present update."""
+    """A request to stop this process of the run or another, by the signal ``number``; granted after the update."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -99,13 +99,15 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Treat a signal as a request while the block runs; a second one has its usual effect."""
-        requested_at = 0.0
+        """Treat a signal as a request while the block runs; a second one to this process has its usual effect."""
+        requested_at: float | None = None
 
         def request(number: int, frame: Any) -> None:
             nonlocal requested_at
-            if self.number is None:
-                self.number, requested_at = number, time.monotonic()
+            if requested_at is None:
+                requested_at = time.monotonic()
+                if self.number is None:  # else another process told of its request first
+                    self.number = number
             elif time.monotonic() - requested_at >= _SECONDS_OF_ONE_REQUEST:
                 for each, handler in previous.items():
                     signal.signal(each, handler)
@@ -180,7 +182,7 @@ class _Session:
             self._energy_before = [getattr(progress, key) for key in ENERGY]
             with self._stop.listening(), self._reporter.showing(progress):
                 reason = self._make_updates() if limit is None else self._end(limit)
-            self._workers.wait()
+                self._workers.wait()  # still listening, as the signal may reach this process later than others
             if self._stop.number is None:
                 self._data.close(is_finished=True)
         progress = self._state.progress

@@ -27,10 +27,29 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("model") / "run", lengths=LENGTHS)
 
 
+GATED = """
+import sys, time
+from pathlib import Path
+from nmtkit.cli.main import main
+from nmtkit.decoding.translator import Translator
+
+gate, translations = Path(sys.argv.pop(1)), Translator.translations
+
+def translations_at_the_gate(*arguments, **options):
+    while not gate.exists():
+        time.sleep(0.01)
+    return translations(*arguments, **options)
+
+Translator.translations = translations_at_the_gate
+main()
+"""
+
+
 @contextmanager
-def process(*arguments: object) -> Iterator[tuple[Server, "subprocess.Popen[str]"]]:
-    """A server in a process of its own, at any free port."""
-    command = [sys.executable, "-m", "nmtkit", "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+def process(*arguments: object, gate: Path | None = None) -> Iterator[tuple[Server, "subprocess.Popen[str]"]]:
+    """A server in a process of its own, at any free port; it translates nothing before ``gate`` exists."""
+    program = ["-m", "nmtkit"] if gate is None else ["-c", GATED, str(gate)]
+    command = [sys.executable, *program, "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert running.stderr is not None
     try:
@@ -57,13 +76,13 @@ def test_a_server_starts_translates_and_ends_at_once_when_nothing_is_in_work(mod
             assert err == "stopping: requests in work are finished\n"
 
 
-def test_a_signal_lets_what_is_in_work_finish_and_refuses_the_rest(model: Path) -> None:
-    text = "\n".join(["the old dog sees the new red house and not a cat"] * 60)
-    with process(model, "--threads", "1", "--max-seconds", "300", "--max-beam", "50") as (server, running):
+def test_a_signal_lets_what_is_in_work_finish_and_refuses_the_rest(model: Path, tmp_path: Path) -> None:
+    text, gate = "the old dog\nsees the new red house", tmp_path / "gate"
+    with process(model, "--threads", "1", "--max-seconds", "300", gate=gate) as (server, running):
         with server.client() as working, server.client() as late:
             late.send(request("GET", "/health"))
             assert late.read_answer().status == 200
-            working.send(translation_request({"q": text, "source": "en", "target": "de", "beam": 50}))
+            working.send(translation_request({"q": text, "source": "en", "target": "de"}))
             wait_until(lambda: server.metric("nmtkit_round_lines_count") == 1)
             running.send_signal(signal.SIGTERM)
             assert running.stderr is not None
@@ -74,23 +93,23 @@ def test_a_signal_lets_what_is_in_work_finish_and_refuses_the_rest(model: Path) 
             assert "the server is stopping" in answer.error
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", server.port))
+            gate.touch()
             answer = working.read_answer()
             assert answer.status == 200
-            assert answer.json["translatedText"].count("\n") == 59
+            assert answer.json["translatedText"].count("\n") == 1
         assert running.wait(60) == 143
 
 
-def test_a_second_signal_ends_it_at_once(model: Path) -> None:
-    text = "\n".join(["the old dog sees the new red house and not a cat"] * 100)
-    options = ("--threads", "1", "--max-seconds", "3000", "--max-beam", "200")
-    with process(model, *options) as (server, running), server.client() as working:
-        working.send(translation_request({"q": text, "source": "en", "target": "de", "beam": 200}))
+def test_a_second_signal_ends_it_at_once(model: Path, tmp_path: Path) -> None:
+    options = ("--threads", "1", "--max-seconds", "3000")
+    with process(model, *options, gate=tmp_path / "gate") as (server, running), server.client() as working:
+        working.send(translation_request({"q": "the dog", "source": "en", "target": "de"}))
         wait_until(lambda: server.metric("nmtkit_round_lines_count") == 1)
         running.send_signal(signal.SIGTERM)
         assert running.stderr is not None
         assert running.stderr.readline() == "stopping: requests in work are finished\n"
         running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == 143
+        assert running.wait(300) == 143
         assert working.is_closed()
 
 

@@ -601,7 +601,7 @@ class TestSeveralAtOnce:
         def meet(url: str, done: int, total: int | None) -> None:
             if url not in met:
                 met.add(url)
-                meeting.wait(timeout=10)
+                meeting.wait(timeout=300)
 
         assert len(Downloader(cache=tmp_path, progress=meet).fetch_all(files)) == download.MAX_CONCURRENT
 
@@ -615,10 +615,14 @@ class TestSeveralAtOnce:
 
         def wait_for_the_failure(url: str, done: int, total: int | None) -> None:
             if url == files[0].url:
-                assert downloader._stopped.wait(timeout=10)
+                assert stopped.wait(timeout=300)
 
+        before = set(threading.enumerate())
         downloader = Downloader(cache=tmp_path, progress=wait_for_the_failure)
+        stopped = downloader._stopped
         assert "HTTP 404" in message_of(lambda: downloader.fetch_all([*files, missing]))
+        for thread in set(threading.enumerate()) - before:
+            thread.join(300)
         kept = [(path if path.exists() else PartialFile.path_of(path)) for path in places]
         sizes = {f"/{n}.txt": path.stat().st_size if path.exists() else 0 for n, path in enumerate(kept)}
         assert 1000 <= sizes["/0.txt"] < len(CONTENT)

@@ -31,19 +31,39 @@ def test_a_process_that_ends_in_order_after_a_signal_is_no_failure(number: int) 
     assert (ended.returncode, saving.returncode) == (128 + number, 0)  # it was not ended by SIGTERM
 
 
-def test_a_stop_that_comes_too_late_for_the_processes_is_told_by_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("codes", "expected", "told"),
+    [
+        ([0, 0], 143, ""),  # the stop came too late for them
+        ([143, PEER_LOST], 143, ""),  # process 1 had begun to listen, and lost process 0, which had not
+        ([-signal.SIGTERM, PEER_LOST], 143, ""),
+        ([130, 130], 130, ""),  # it came after another one
+        ([143, -signal.SIGKILL], 137, "error: process 1 of 2 was killed by SIGKILL"),
+        ([1, PEER_LOST], 1, ""),
+    ],
+)
+def test_the_exit_code_after_a_signal_tells_of_it_unless_a_process_failed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], codes: list[int], expected: int, told: str
 ) -> None:
-    def ends_well(children: list[object]) -> tuple[None, bool]:
+    wait_for_end = launcher._wait_for_end
+
+    def signalled(children: list["subprocess.Popen[bytes]"]) -> tuple[int | None, bool]:
         os.kill(os.getpid(), signal.SIGTERM)
-        return None, False
+        return wait_for_end(children)
 
     class Ended:
-        returncode = 0
+        def __init__(self, code: int) -> None:
+            self.returncode = code
 
         def poll(self) -> int:
-            return 0
+            return self.returncode
 
-    monkeypatch.setattr(launcher, "_start_processes", lambda *arguments: [Ended(), Ended()])
-    monkeypatch.setattr(launcher, "_wait_for_end", ends_well)
-    assert launcher.launch(2, []) == 128 + signal.SIGTERM
+        def wait(self, seconds: float) -> int:
+            return self.returncode
+
+    monkeypatch.setattr(launcher, "_SECONDS_FOR_ERRORS", 0.0)
+    monkeypatch.setattr(launcher, "_start_processes", lambda *arguments: map(Ended, codes))
+    monkeypatch.setattr(launcher, "_wait_for_end", signalled)
+    assert launcher.launch(2, []) == expected
+    err = capfd.readouterr().err
+    assert err.startswith(told) if told else err == ""

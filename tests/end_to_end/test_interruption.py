@@ -146,18 +146,19 @@ class Interrupted:
     messages: list[str] = field(default_factory=list)
     saved_at: list[tuple[int, int]] = field(default_factory=list)
 
+    def note(self, code: int, message: str) -> None:
+        self.codes.append(code)
+        self.messages.append(message)
+        saves = [int(name.removeprefix("step-")) for name in names(self.run / "resume") if TEMPORARY_MARK not in name]
+        state = read_json(self.run / "resume" / f"step-{max(saves):08d}" / "state.json")
+        # A signal in a validation stops the run before the report of its update.
+        self.saved_at.append((num_reports(self.run) + (state["unfinished"] is not None), max(saves)))
+
 
 @pytest.fixture(scope="module")
 def interrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
     result = Interrupted(project.copy(tmp_path_factory.mktemp("interrupted") / "run"))
-    run, command = result.run, project.command(result.run)
-
-    def note(code: int, message: str) -> None:
-        result.codes.append(code)
-        result.messages.append(message)
-        saves = [int(name.removeprefix("step-")) for name in names(run / "resume") if TEMPORARY_MARK not in name]
-        result.saved_at.append((num_reports(run), max(saves)))
-
+    run, command, note = result.run, project.command(result.run), result.note
     note(*interrupt(command, signal.SIGTERM, lambda: num_reports(run) >= 2, run.parent))
     done = num_reports(run)
     note(*interrupt(command, signal.SIGINT, lambda: num_reports(run) >= done + 2, run.parent))
@@ -405,33 +406,32 @@ WITHOUT_DROPOUT = ("model.dropout=0.0", "model.attention_dropout=0.0", "model.ff
 
 
 @pytest.fixture(scope="module")
-def alone(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process, without dropout, to update 24."""
+def alone(project: Project, shared: Interrupted, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The updates of `shared` by one process."""
     run = project.copy(tmp_path_factory.mktemp("alone") / "run")
-    project.train(run, *WITHOUT_DROPOUT, "training.max_steps=24")
+    project.train(run, *WITHOUT_DROPOUT, f"training.max_steps={shared.saved_at[-1][1]}")
     return run
 
 
 @pytest.fixture(scope="module")
 def shared(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    """The same with two processes, stopped on the way, and with one process from update 20 on."""
+    """Two processes without dropout, stopped on the way, continued for 13 updates, and one process for the last 4."""
     result = Interrupted(project.copy(tmp_path_factory.mktemp("shared") / "run"))
     overrides = [option for setting in WITHOUT_DROPOUT for option in ("--set", setting)]
     overrides += ["--processes", "2", "--set"]
-    command = project.command(result.run, *overrides, "training.max_steps=500")
-    code, message = interrupt(command, signal.SIGTERM, lambda: num_reports(result.run) >= 2, result.run.parent)
-    result.codes.append(code)
-    result.messages.append(message)
-    result.saved_at.append((num_reports(result.run), int(names(result.run / "resume")[-1].removeprefix("step-"))))
-    ended = run_forked(*project.command(result.run, *overrides, "training.max_steps=20"))
-    result.codes.append(ended.returncode)
-    project.train(result.run, *WITHOUT_DROPOUT, "training.max_steps=24")
+    command = project.command(result.run, *overrides, "training.max_steps=100000")
+    result.note(*interrupt(command, signal.SIGTERM, lambda: num_reports(result.run) >= 2, result.run.parent))
+    stopped = result.saved_at[0][1]
+    ended = run_forked(*project.command(result.run, *overrides, f"training.max_steps={stopped + 13}"))
+    result.note(ended.returncode, ended.stderr)
+    project.train(result.run, *WITHOUT_DROPOUT, f"training.max_steps={stopped + 17}")
+    result.note(0, "")
     return result
 
 
 class TestSeveralProcesses:
     def test_a_signal_stops_all_processes_after_a_save(self, shared: Interrupted) -> None:
-        assert shared.codes == [143, 0]
+        assert shared.codes == [143, 0, 0]
         reports, saved = shared.saved_at[0]
         assert reports == saved
         assert shared.messages[0].count("to resume, run") == 1
@@ -440,7 +440,7 @@ class TestSeveralProcesses:
         exact = ("step", "epoch", "target_tokens", "flops", "learning_rate")
         one, two = (determined_metrics(run) for run in (alone, shared.run))
         assert [[line[key] for key in exact] for line in two] == [[line[key] for key in exact] for line in one]
-        assert len(two) == 24
+        assert len(two) == shared.saved_at[0][1] + 17
 
     def test_two_processes_add_up_the_same_loss_and_gradients(self, shared: Interrupted, alone: Path) -> None:
         for key in ("loss", "nll", "gradient_norm"):

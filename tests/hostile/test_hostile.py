@@ -172,7 +172,16 @@ def test_the_promises_are_noticed_when_broken(tmp_path: Path) -> None:
 
 
 def test_a_case_that_hangs_or_kills_itself_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "SECONDS", 0.2)
-    for number, (run, code) in enumerate(((lambda case: time.sleep(60), None), (lambda case: os.abort(), -6))):
+    def work(case: Case) -> int:
+        while True:
+            sum(range(1000))
+            if time.process_time() > 1:
+                return 0
+
+    sleep, abort = (lambda case: time.sleep(600)), (lambda case: os.abort())
+    cases = ((sleep, 20, 0.2, None), (work, 0.5, 300, None), (abort, 20, 300, -6))
+    for number, (run, seconds, waiting_seconds, code) in enumerate(cases):
+        monkeypatch.setattr(harness, "SECONDS", seconds)
+        monkeypatch.setattr(harness, "WAITING_SECONDS", waiting_seconds)
         process = harness.forked(Case("x", []), tmp_path, tmp_path / f"out{number}", tmp_path / f"err{number}", run)
         assert harness.wait(process) == code

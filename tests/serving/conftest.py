@@ -149,7 +149,7 @@ class Server:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"

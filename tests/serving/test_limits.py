@@ -43,7 +43,7 @@ def test_refusals_before_a_request_is_read_are_counted_and_warned_of_once_in_a_w
         "413": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n",
         "431": b"GET / HTTP/1.1\r\na: " + b"x" * 99_999,
     }  # fmt: skip
-    with serving_engine(Shouting(), seconds=0.5) as server:
+    with serving_engine(Shouting(), seconds=2.0) as server:
         assert [str(server.answer(data).status) for data in faults.values()] == [*faults]
         metrics = server.get("/metrics").body.decode().splitlines()
     assert set(metrics) > {f'nmtkit_refused_requests_total{{status="{status}"}} 1.0' for status in faults}
@@ -65,7 +65,8 @@ def test_the_page_offers_no_more_translations_than_the_server_gives() -> None:
             assert f'["en","de",{expected}]' in server.get("/").body.decode()
 
 
-def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Server) -> None:
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_LINGER_SECONDS", 60.0)  # the rest may be sent slowly
     with server.client() as client:  # stated, and never sent
         client.send(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")
         answer = client.read_answer()
@@ -80,7 +81,10 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Server) ->
 
 
 @pytest.mark.parametrize("piece", [1000, 1_000_000])
-def test_headers_beyond_the_limit_are_refused_however_they_arrive(server: Server, piece: int) -> None:
+def test_headers_beyond_the_limit_are_refused_however_they_arrive(
+    server: Server, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(http, "_LINGER_SECONDS", 60.0)  # the rest may be sent slowly
     begin = request("GET", "/health")[:-2] + b"a: "
     for size, status in ((64 * 1024, 200), (64 * 1024 + 1, 431), (100_000, 431)):
         head = begin + b"x" * (size - len(begin) - 4) + b"\r\n\r\n"
@@ -134,12 +138,12 @@ def test_a_full_queue_refuses_requests_until_there_is_room() -> None:
 
 def test_a_request_that_takes_too_long_is_answered_and_frees_the_engine() -> None:
     engine = Shouting()
-    with serving_engine(engine, seconds=2.0) as server:
+    with serving_engine(engine, seconds=4.0) as server:
         engine.gate.clear()
         begun = time.monotonic()
         answers = server.together([lambda: server.post("slow"), lambda: server.post("behind it", beam=2)])
-        assert 2.0 <= time.monotonic() - begun < 20
-        assert {(answer.status, answer.error) for answer in answers} == {(503, "not translated within 2 s")}
+        assert 4.0 <= time.monotonic() - begun < 60
+        assert {(answer.status, answer.error) for answer in answers} == {(503, "not translated within 4 s")}
 
         def open_gate() -> None:
             wait_until(lambda: engine.calls[-1] == ["next"])  # what came before has left the engine, its gate closed
@@ -170,7 +174,7 @@ def test_the_work_of_a_dropped_connection_is_discarded() -> None:
 def test_a_client_that_sends_its_request_slowly_is_ended_in_time_whatever_it_sends() -> None:
     engine = Shouting()
     whole = translation_request({"q": "slow", "source": "en", "target": "de"})
-    with serving_engine(engine, seconds=1.0) as server:
+    with serving_engine(engine, seconds=3.0) as server:
 
         def drip(data: bytes, answers: list[object]) -> None:
             begun = time.monotonic()
@@ -179,7 +183,7 @@ def test_a_client_that_sends_its_request_slowly_is_ended_in_time_whatever_it_sen
                     for index in range(len(data)):
                         client.send(data[index : index + 1])
                         time.sleep(0.05)
-                        if time.monotonic() - begun > 30:
+                        if time.monotonic() - begun > 100:
                             break
                 except (BrokenPipeError, ConnectionResetError):
                     pass
@@ -194,11 +198,11 @@ def test_a_client_that_sends_its_request_slowly_is_ended_in_time_whatever_it_sen
         assert server.translated("fast") == "FAST"
         for thread in threads:
             thread.join()
-        assert len(slow) == 3 and all(isinstance(seconds, float) and seconds < 25 for seconds in slow)
+        assert len(slow) == 3 and all(isinstance(seconds, float) and seconds < 60 for seconds in slow)
         with server.client() as client:
             client.send(whole[:-1])
             answer = client.read_answer()
-            assert (answer.status, answer.error) == (408, "the request did not arrive within 1 s")
+            assert (answer.status, answer.error) == (408, "the request did not arrive within 3 s")
             assert client.is_closed()
         with server.client() as client:  # and one that sends nothing at all
             assert client.is_closed()

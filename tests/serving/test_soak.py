@@ -82,10 +82,11 @@ def test_memory_stays_constant_and_every_answer_right(model: Path, seconds: floa
         threads = [threading.Thread(target=soak.use, args=(seed,)) for seed in range(CLIENTS)]
         for thread in threads:
             thread.start()
-        memory = []
-        begun = time.monotonic()
+        memory: list[float] = []
         try:
-            while time.monotonic() - begun < seconds and not soak.faults:
+            wait_until(lambda: soak.num_answers > 100 or bool(soak.faults))
+            begun = time.monotonic()
+            while (time.monotonic() - begun < seconds or len(memory) < 12) and not soak.faults:
                 time.sleep(min(10.0, seconds / 12))
                 memory.append(server.metric("process_resident_memory_bytes"))
         finally:

@@ -214,6 +214,19 @@ class TestStops:
         tiny.train(run)
         assert determined(run) == determined(uninterrupted)
 
+    @pytest.mark.usefixtures("interruptible")
+    def test_the_first_signal_after_another_process_told_of_its_own_is_no_second_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session, "_SECONDS_OF_ONE_REQUEST", 0.0)
+        stop = session.StopRequest()
+        with stop.listening():
+            stop.number = signal.SIGTERM  # as another process said
+            ask(signal.SIGINT)
+            assert stop.number == signal.SIGTERM
+            with pytest.raises(KeyboardInterrupt):
+                ask(signal.SIGINT)
+
 
 class TestVerifyResume:
     def test_the_updates_between_the_last_two_saves_repeat_bit_for_bit_and_nothing_is_written(
