@@ -23,11 +23,11 @@ Lengths = npt.NDArray[np.int64]
 
 MAX_PADDING_SHARE = 0.2
 """Maximum share of padding in a micro-batch of different lengths. A lower share gives more micro-batches: on Multi30k
-with two lengths per update and two processes, 2.3 micro-batches with 6 % of padding instead of 1.7 with 20 %."""
+with two lengths per update and two processes, 2.3 micro-batches each with 6 % of padding, not 1.7 with 20 %."""
 PADDING_WORTH_A_MICRO_BATCH = 256
 """Number of padding tokens above which a micro-batch may be cut to avoid them."""
 _CORPUS_STREAM = 2**32
-"""Third value of the seeds that shuffle corpora, which keeps them apart from the seeds of epochs."""
+"""Second value of the seeds that shuffle corpora; other seeds have an epoch there, which is smaller."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def plan_epoch(
     """Cut an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
 
     Pairs are shuffled, then sorted by target and source length, so that pairs of equal length are grouped differently
-    in every epoch. They are cut into groups of 1 / ``lengths_per_update`` of an update. The groups are shuffled, and
-    ``lengths_per_update`` successive groups form an update. Every pair is in exactly one update.
+    in every epoch. They are cut into groups of 1 / ``lengths_per_update`` of an update's tokens. The groups are
+    shuffled, and ``lengths_per_update`` successive groups form an update. Every pair is in exactly one update.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, int64 [pairs].
@@ -145,8 +145,8 @@ def share_update(
     pairs of a very different length begin.
 
     Args:
-        is_joined: a micro-batch has at most that many source and target tokens together, see `row_lengths`.
-        rows: number of sequences of each pair, whose source is then the length of the longest times this number.
+        is_joined: ``tokens_per_micro_batch`` limits source and target tokens together, see `row_lengths`.
+        rows: number of sequences of each pair; its source length is that of the longest, times this number.
 
     Returns:
         For each process the pairs of each of its micro-batches.

@@ -6,11 +6,11 @@ n tokens, with the end symbol, has the score log P / penalty(n). A sentence is d
 more, even if all further tokens had probability 1 up to the maximum length. At the maximum length only the end symbol
 may follow, so every result is complete.
 
-That is finished = "within" the beam. With "beside", finished hypotheses do not take the places of live ones: of the
+This is finished = "within". With "beside", finished hypotheses do not take the places of live ones: of the
 2 x ``beam`` best continuations, those among the first ``beam`` that end are finished, and the first ``beam`` of the
 others stay live. A sentence is done when ``beam`` hypotheses are finished. At the maximum length, all of the first
 ``beam`` are finished, without an end symbol. The probability of suppressed tokens is distributed over the others. This
-is the search of CTranslate2 (src/decoding.cc, BeamSearch::search); that of fairseq differs in the last two points.
+is the search of CTranslate2 (src/decoding.cc, BeamSearch::search); fairseq's differs in the last two sentences.
 
 Constraints (``constraints.py``) exclude continuations. The candidate selection decides which of the others to keep: the
 best (below), those that make progress with required phrases (``constraints.py``), or sampled ones (``sampling.py``).
@@ -54,7 +54,7 @@ class Hypothesis:
 
     Attributes:
         ids: tokens, without begin and end symbol.
-        log_prob: natural logarithm of the probability, with the end symbol (1 where the search needs none).
+        log_prob: natural logarithm of the probability, including the end symbol's, unless the search needs none.
         score: log_prob / penalty(len(ids) + 1), plus the coverage penalty.
         token_log_probs: log-probability of each token, and of the end symbol.
         slot: index among the live hypotheses when it ended; for samples the number of the sample.
@@ -121,12 +121,12 @@ class SearchOptions:
 
     Attributes:
         n_best: continue until no live hypothesis can become one of the ``n_best`` best.
-        min_tokens: minimum number of tokens before the end symbol, unless nothing else may follow.
+        min_tokens: minimum number of tokens before the end symbol, unless only that may follow.
         sampled: continue until every hypothesis has ended, and return them in the order of their slots.
         beside: keep finished hypotheses beside the beam.
         coverage: beta of Wu et al. 2016, equation 14: beta times the sum, over the tokens of the source, of
             log(min(total attention to the token, 1)) is added to a score.
-        source_lengths: tokens of each source that the model reads, mostly with the end symbol; needed for attention.
+        source_lengths: number of tokens that the model reads of each source, with any end symbol; needed for attention.
         first: token that the model reads first, per sentence; by default the begin symbol.
         before_step: called before each step; an exception from it ends the search.
     """
@@ -252,7 +252,7 @@ def beam_search(
                 each.gather(1, torch.as_tensor(slots, device=device)) for each in (rows, last, log_probs)
             )
         for sentence, highest in zip(active, values.max(1).tolist(), strict=True):
-            # Once a sentence has a translation, a selection may drop all other hypotheses.
+            # A selection may drop all live hypotheses of a sentence that has a translation already.
             if not math.isfinite(highest) and not (finished[sentence] and highest == -math.inf):
                 raise ModelError(
                     "the model's probabilities are not finite: its weights are damaged or its training diverged"
@@ -335,7 +335,7 @@ def _can_win(
 ) -> bool:
     """Return whether a sentence is to be continued: a live hypothesis could still become one of the n best.
 
-    For samples, if one is live; with finished hypotheses beside the beam, if fewer than ``beam`` are.
+    For samples: if one is live. With finished hypotheses beside the beam: if fewer than ``beam`` are finished.
     """
     if best_live == -torch.inf:
         return False

@@ -45,7 +45,7 @@ class Update(Counters):
         real_tokens, padded_tokens: source and target tokens, without and with padding.
         flags: sums over all processes of what ``local_flags`` returned.
         skipped: "" if the update was made, else the reason (`nonfinite.reason_to_skip`).
-        lines: if the reason is "nonfinite", line numbers of the pairs, from 1 through all corpora.
+        lines: if the reason is "nonfinite", line numbers of the pairs, counted from 1 through all corpora.
     """
 
     step: int
@@ -77,7 +77,7 @@ class Meter:
     seconds: float = 0.0
 
     def add(self, update: Update, half_life_seconds: float | None = None) -> None:
-        """Add an update; with a half-life, updates that long ago count half as much."""
+        """Add an update; with a half-life, an update that many seconds ago counts half."""
         kept = 1 if half_life_seconds is None else 0.5 ** (update.seconds / half_life_seconds)
         self.updates = kept * self.updates + 1
         for each in fields(Meter)[1:]:
@@ -108,7 +108,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class PlannedUpdate:
-    """Pairs of an update, the same divided into micro-batches per process, and the batches of this process."""
+    """Pairs of an update, these divided into the micro-batches of each process, and the batches of this process."""
 
     pairs: Indices
     shares: list[list[Indices]]
@@ -141,7 +141,7 @@ def train_updates(
         progress = state.progress
         data = training_pairs.of_epoch(progress.epoch)
         plan = plan_of(data, training, progress.epoch)
-        # Other epochs may have other subwords, or other pairs.
+        # Epochs may differ in subwords or pairs, and so in pairs that are too long.
         if len(too_long := np.setdiff1d(plan.too_long, reported)):
             log.warning(
                 "training skips %ss with more target tokens than tokens_per_update = %d (%s of the corpora)",
@@ -412,7 +412,7 @@ def update_work(state: TrainingState, lengths: tuple[Indices, Indices]) -> Count
 
 
 def training_factor(training: TrainingConfig) -> int:
-    """Return operations of an update per operation of a forward pass: with the backward pass, doubled by R-Drop."""
+    """Return the operations of an update, with the backward pass, relative to a forward pass; R-Drop doubles them."""
     return TRAINING_FACTOR * (2 if training.r_drop else 1)
 
 
@@ -422,7 +422,7 @@ def micro_batch_size(data: PairData, pairs: Indices) -> int:
 
 
 def real_tokens(data: PairData, pairs: Indices) -> int:
-    """Return the number of source and target tokens of the pairs, with end symbols; a joined source has none."""
+    """Return the number of source and target tokens of the pairs, with end symbols (none in a joined source)."""
     source, target = data.sequence_lengths(pairs)
     return int(source.sum() + target.sum()) - len(source) * data.is_joined
 
