@@ -12,7 +12,7 @@ from nmtkit.config.schema import SECTIONS
 
 PAGE = Path(__file__).with_name("recipe-keys.toml")
 HEAD = """\
-# Every key of a recipe, with its default. Keys in a comment have no fixed one. docs/recipes.md explains recipes.
+# Every key of a recipe, with its default. Commented-out keys have no fixed default. docs/recipes.md explains recipes.
 # Written by docs/make_recipe_tables.py from nmtkit/config/schema.py.
 """
 
@@ -34,7 +34,8 @@ def keys_of(name: str, section: type[BaseModel]) -> str:
     """A section with all its keys."""
     parts = [f"\n[{name}]\n{comment(section.__doc__ or '')}\n"]
     for key, field in section.model_fields.items():
-        parts.append(comment(f"{field.description} Must be stated." if field.is_required() else f"{field.description}"))
+        needed = " Must be stated, unless the task sets it." if field.is_required() else ""
+        parts.append(comment(f"{field.description}{needed}"))
         has_none = field.is_required() or field.default is None
         parts.append(f"# {key} =\n" if has_none else f"{key} = {as_toml(field.default)}\n")
     return "\n".join(parts)

@@ -262,7 +262,7 @@ class TestWrongKeys:
         stored = folder.write(DATA, "recipe.toml")
         with pytest.raises(RecipeError, match="a folder, not a recipe; the recipe of this run is ") as caught:
             find_recipe(str(folder.path))
-        assert str(caught.value).endswith(f"{stored}; to continue the run, give that with --run-dir {folder.path}")
+        assert str(caught.value).endswith(f"{stored}; to continue the run, give that file and --run-dir {folder.path}")
 
     def test_a_recipe_without_data_is_told(self, folder: Folder) -> None:
         assert "no [data] section" in folder.complaint("[training]\nseed = 1\n")
@@ -430,7 +430,7 @@ class TestBases:
     @pytest.mark.parametrize(
         ("value", "reason"),
         [
-            ("0", "test is the number of pairs to hold out, at least 1; leave it out for no test set"),
+            ("0", "test is the number of pairs to hold out, at least 1; for no test set, leave test out"),
             ("-3", "at least 1"),
             ("1.5", "must be a whole number, or a list in [ ]"),
             ("true", "must be a whole number, or a list in [ ]"),
@@ -446,7 +446,7 @@ class TestBases:
     @pytest.mark.parametrize(
         ("settings", "reason"),
         [
-            (["data.context=1"], "context needs test text in one corpus"),
+            (["data.context=1"], "context needs test text in documents"),
             (['data.text="trees"', "training.validate_bleu=false"], "needs test corpora with tagged trees"),
             (['data.task="summary"'], "a summary needs test corpora, not a number of pairs"),
             (['data.task="language-model"'], "a language model needs test texts, not a number of lines"),

@@ -23,7 +23,7 @@ def command(
     rows_file: Annotated[Path | None, Option(help="Rows of your own, in TOML.  [default: the paper's Table 3]")] = None,
     seeds: Annotated[int, Option(min=1, help="Number of runs per row, each with the next seed.")] = 1,
     scale: Annotated[
-        bool, Option(help="Apply the ratios of the rows to the sizes of RECIPE, not to those of the paper.")
+        bool, Option(help="Scale the sizes of RECIPE as each row scales those of the base model in the rows file.")
     ] = False,
     jobs: Annotated[int | None, Option(min=1, help="Runs at a time.  [default: one per CUDA device, else 1]")] = None,
     sweep_dir: Annotated[

@@ -35,7 +35,7 @@ def command(
         Option(help="Self-attention (encoder, decoder), or decoder to source (cross).  [default: cross]"),
     ] = None,
     layer: Annotated[
-        int | None, Option(min=1, help="Layer to show, from 1.  [default: the last; all on a page]")
+        int | None, Option(min=1, help="Layer to show, from 1.  [default: the last; an .html page shows all]")
     ] = None,
     head: Annotated[
         list[int] | None, Option(min=1, help="Head to show, from 1. May be repeated.  [default: all]")

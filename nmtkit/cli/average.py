@@ -28,7 +28,7 @@ def command(
         Path | None, Option(metavar="DIR", help="Folder for the averaged model.  [default: RUN/averaged]")
     ] = None,
     search: Annotated[
-        bool, Option(help="Write no model; try many averages on the validation set (RUN/averaging.json).")
+        bool, Option(help="Only score many averages on the validation set and write the scores to RUN/averaging.json.")
     ] = False,
     metric: Annotated[
         Literal["bleu", "nll"] | None,
@@ -50,7 +50,7 @@ def command(
     if spacing > 1 and last is None:
         raise BadParameter("--spacing needs --last")
     if search and (last or best or output):
-        raise BadParameter("--search writes no model and tries all averages; leave out --last, --best and --output")
+        raise BadParameter("--search writes no model and tries many averages; leave out --last, --best and --output")
     if not search and (metric or threads or device != "auto"):
         raise BadParameter("--metric, --device and --threads need --search")
     console.set_up(quiet=quiet)
@@ -88,7 +88,7 @@ def _search(run: Path, criterion: Literal["bleu", "nll"] | None, device: str, th
         score = [] if by_nll else [f"{entry.score:.2f}"]
         rows.append([f"{entry.n}", updates, *score, f"{entry.nll:.4f}", "best" if entry == best else ""])
     notes = [
-        "The best average was chosen by this score, so on other text its score is probably a little lower.",
+        "The best average was chosen by this score, so on other text it is probably a little worse.",
         f"To write it: nmtkit average {run} --last {best.n}",
     ]
     columns = ["N", "updates", *([] if by_nll else [best.metric]), "nll", ""]

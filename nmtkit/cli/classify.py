@@ -15,10 +15,10 @@ def command(
     ],
     input_: options.Input = None,
     output: Annotated[
-        Path | None, Option(help="Labels; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
+        Path | None, Option(help="File for the labels, plain or .gz, .xz, .bz2, .zst.  [default: stdout]")
     ] = None,
     json_: Annotated[
-        bool, Option(help="Write a JSON object per line: label and probabilities, or the number.")
+        bool, Option(help="Write a JSON object per line: label and probabilities, or the predicted number.")
     ] = False,
     strict: options.Strict = False,
     batch_tokens: Annotated[int | None, Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
@@ -28,8 +28,8 @@ def command(
 ) -> None:
     """Label text: one label for each line of input, in order; an empty line has an empty label.
 
-    A line holds what the model was trained with: a text; two texts with a tab between them; or a context and two or
-    more answers with tabs between them, for which the label is the number of an answer.
+    A line has the form that the model was trained on: a text; two texts with a tab between them; or a context and two
+    or more answers with tabs between them, where the label is the number of the best answer, from 1.
 
     Example: echo "What is the capital of Yugoslavia ?" | nmtkit classify runs/trec
     """

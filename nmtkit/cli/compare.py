@@ -17,7 +17,7 @@ def command(
         Option(
             metavar="M",
             help="Metric; may be repeated.  [default: sacrebleu, chrf2 and, where possible, bleu-tokenized; for "
-            "summaries, ROUGE; for parsing, evalb; for labels and numbers, labels or numbers]",
+            "summaries, ROUGE; for parsing, evalb; for classification, labels; for regression, numbers]",
         ),
     ] = None,
     paired: Annotated[
@@ -25,13 +25,13 @@ def command(
         Option(help="Significance test to use.  [default: mcnemar for accuracy, bootstrap for other scores]"),
     ] = None,
     trials: options.Trials = None,
-    sentences: Annotated[int, Option(min=0, help="Number of changed sentences to show.")] = 5,
+    sentences: Annotated[int, Option(min=0, help="Number of sentences to show, those whose scores changed most.")] = 5,
     json_file: Annotated[Path | None, Option("--json", help="File for all results as JSON.")] = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare runs: settings that differ, scores with significance tests, cost, and changed sentences.
+    """Compare runs: settings that differ, scores with significance tests, cost, and sentences whose score changed most.
 
-    The runs must have identical test sets. Scores of language models and of decisions are not tested.
+    The runs must have identical test sets. Language models and Decision Transformers get no significance tests.
 
     Example: nmtkit compare runs/base runs/pre-norm --metric sacrebleu
     """

@@ -40,7 +40,8 @@ def command(
     if not shown:
         has = sorted({pair for entry in entries for pair in entry.language_pairs})
         raise DataError(
-            f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}; of OPUS: {opus.FORM}"
+            f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}, and corpora of OPUS, "
+            f"named {opus.FORM}"
         )
     if as_json:
         print(json.dumps([_described(entry, pairs) for entry in shown], indent=2, ensure_ascii=False))

@@ -30,7 +30,7 @@ def command(
         str | None,
         Option(
             metavar="NAME",
-            help="A GPU of --list-devices, cpu, or any name with --rate.  [default: that of this machine]",
+            help="A GPU of --list-devices, cpu, or with --rate any name.  [default: that of this machine]",
         ),
     ] = None,
     mfu: Annotated[
@@ -40,7 +40,7 @@ def command(
             min=0.001,
             max=1.0,
             help="Model FLOPs utilisation: the fraction of the device's peak rate that training reaches.  "
-            "[default: 0.30 on a GPU; measured on this machine's CPU (episodes: 0.23); 0.23 on a CPU given by --rate]",
+            "[default: 0.30 on a GPU; measured on a CPU, but 0.23 there for episodes or with --rate]",
         ),
     ] = None,
     rate: Annotated[
@@ -49,24 +49,24 @@ def command(
             metavar="TFLOPS",
             min=1e-6,
             max=1e9,
-            help="Peak rate of matrix multiplication of one device.  [default: from the table; measured on a CPU]",
+            help="Peak rate of matrix multiplication of one device.  [default: that of --list-devices, else measured]",
         ),
     ] = None,
     list_devices: Annotated[
-        bool, Option(help="Print the known GPUs, their peak rates and the sources of these.")
+        bool, Option(help="Print the known GPUs with their peak rates, and where the rates come from.")
     ] = False,
     threads: options.Threads = None,
     run_dir: options.RunDir = None,
     set_: options.Set = None,
-    json_file: Annotated[Path | None, Option("--json", help="File for the same figures as JSON.")] = None,
+    json_file: Annotated[Path | None, Option("--json", help="File for all figures as JSON.")] = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Predict the FLOPs, time and memory of a training, or show what a finished training took.
+    """Predict the FLOPs, time and memory of training, or show what a finished run took.
 
-    For a RECIPE, print a prediction. The FLOPs are exact if the data have been prepared, except with
-    training.subword_sampling. For a trained RUN, print its measured cost beside the prediction and, for translations
-    and trees, the paper's Table 2, and write RUN/cost.json. With --devices or another option about devices, print a
-    prediction for the RUN on these devices.
+    For a RECIPE, print a prediction. Its FLOPs are exact if the data have been prepared, except with
+    training.subword_sampling. For a trained RUN, print the measured cost beside the prediction and write
+    RUN/cost.json; with --devices or another option about devices, only predict its cost on these devices. For
+    translations and trees, print the paper's Table 2 as well.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def command(
     if device_type is None and rate is not None:
         device_type = "a device of that rate"
     if threads is not None and (rate is not None or (device_type or "cpu").lower() != "cpu"):
-        raise BadParameter("--threads is for a measurement on this machine, without --device-type GPU and --rate")
+        raise BadParameter("--threads is for a measurement on this machine; leave out --rate or a GPU as --device-type")
     has_prediction_options = any(option is not None for option in (devices, device_type, mfu, rate, threads))
     if is_run and not has_prediction_options and run.latest_state() is not None:
         from nmtkit.evaluation.cost import training_cost

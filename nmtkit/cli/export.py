@@ -25,17 +25,15 @@ def command(
     ] = None,
     sample: Annotated[
         Path | None,
-        Option(
-            help="Text of the check; 100 lines are translated by both libraries.  [default: the run's validation text]"
-        ),
+        Option(help="Text for the check, of which 100 lines are translated.  [default: the run's validation text]"),
     ] = None,
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Convert a model for CTranslate2 or Hugging Face transformers.
 
-    The export is checked: it is written only if both libraries give the same greedy translations of 100 lines. Of
-    language models, those of GPT's form can be converted, for huggingface; their logits are compared.
+    The export is written only if nmtkit and the other library give the same greedy translations of 100 lines in
+    float32. Language models are converted only for huggingface, with GPT's architecture; their logits are compared.
 
     \b
     Examples:
@@ -56,5 +54,5 @@ def command(
     set_threads(threads)
     folder, _ = export(model, format_, quantization=quantization, output=output, sample_file=sample)
     if format_ == "ctranslate2":
-        console.log.info("`nmtkit translate %s` translates with it", folder)
+        console.log.info("to translate with this export: nmtkit translate %s", folder)
     console.say(str(folder))

@@ -35,17 +35,17 @@ def command(
         int | None, Option(min=1, help="Paragraphs (sumbasic: sentences) to keep per example.  [default: all]")
     ] = None,
     min_words: Annotated[
-        int, Option(min=0, help="Leave out shorter paragraphs, unless all in an example are shorter.")
+        int, Option(min=0, help="Leave out paragraphs of fewer than N words, unless an example has only such.")
     ] = 0,
     form: Annotated[
         Literal["text", "jsonl"],
         Option(
             "--format",
-            help="text: one line per example, with tabs between paragraphs. jsonl: the examples with these paragraphs.",
+            help="text: a line per example, with tabs between paragraphs. jsonl: examples with the chosen paragraphs.",
         ),
     ] = "text",
     with_title: Annotated[
-        bool, Option(help="Begin each line of text with title or query and a tab, to train on it.")
+        bool, Option(help="Begin each line with the title or query and a tab, for training; with --format text.")
     ] = False,
     targets: Annotated[Path | None, Option(help="File for the targets, one per line, to train on.")] = None,
     quiet: options.Quiet = False,

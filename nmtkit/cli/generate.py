@@ -28,7 +28,7 @@ def command(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Continue a text with a language model: sample it, or with --beam search for the most probable continuation.
+    """Continue a text with a language model: by sampling, or with --beam by search for the most probable continuation.
 
     The prompt is part of the output. The same seed gives the same text.
 
@@ -45,7 +45,7 @@ def command(
     refusal = None if beam is None else "has no effect with --beam"
     sampling = options.sampling_of(temperature, top_k, top_p, seed, refusal)
     if beam is not None and number > beam:
-        raise BadParameter(f"{number} texts need a beam that large, not {beam}", param_hint="--number")
+        raise BadParameter(f"{number} texts need a beam of at least {number}, not {beam}", param_hint="--number")
     options.check_files([("--output", output)], [("--prompt-file", prompt_file)])
     console.set_up(quiet=quiet)
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt

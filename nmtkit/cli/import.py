@@ -24,9 +24,9 @@ def command(
 ) -> None:
     """Import a model of another library: OPUS-MT (Marian), M2M-100, NLLB, or the first GPT.
 
-    FOLDER is a local folder of Hugging Face transformers, with config.json, the weights and the files of the
-    vocabulary; docs/import.md lists them. transformers itself is not needed. Of GPT, the files that OpenAI released can
-    be read as well.
+    FOLDER is a local model folder in the format of Hugging Face transformers, with config.json, the weights and the
+    files of the vocabulary; docs/import.md lists them. The transformers library is not needed. For GPT, FOLDER can also
+    hold the files that OpenAI released.
 
     The result is a model folder like that of a trained model: translate with it, score or export it, train it further.
 

@@ -17,11 +17,11 @@ _SHOWN = 2000
 def command(
     run_dir: Annotated[Path, Argument(metavar="RUN", help="Folder of a prepared run.")],
     line: Annotated[
-        int, Option(min=1, help="Line number, from 1 through all training corpora, as in RUN/nonfinite.jsonl.")
+        int, Option(min=1, help="Line number, counted from 1 across all training corpora, as in RUN/nonfinite.jsonl.")
     ],
     corpus: Annotated[
         str | None,
-        Option(metavar="NAME", help="Count the lines of this corpus only; of a generated one, those of its text."),
+        Option(metavar="NAME", help="Count lines of this corpus only; if generated, those of the text to translate."),
     ] = None,
     valid: Annotated[bool, Option(help="Show a pair of the validation data.")] = False,
     mirror: options.Mirror = None,
@@ -40,7 +40,7 @@ def command(
         return
     say(f"{pair.corpus}, line {pair.line:,} (line {pair.line_of_all:,} of all)")
     if pair.pair is None:
-        reason = f"{pair.rule}: {MEANINGS[pair.rule]}" if pair.rule else "not for its text alone: a copy, or held out"
+        reason = f"{pair.rule}: {MEANINGS[pair.rule]}" if pair.rule else "because of other pairs: a copy, or held out"
         print("left out of the prepared data" + (f" ({reason})" if pair.rule is not None else ""))
     else:
         print(f"pair {pair.pair:,} of the prepared data")

@@ -93,7 +93,7 @@ def warn_of_whole_lines(numbers: list[int]) -> None:
     """Log a warning with the lines that `translate` would split into sentences."""
     if numbers:
         console.log.warning(
-            "scored as a whole, although `translate` splits sources of several sentences for this model: %s",
+            "sources of several sentences were scored as a whole, although `translate` splits them for this model: %s",
             console.listed(numbers),
         )
 

@@ -29,10 +29,10 @@ COMMANDS = {
     "score": "5. Score translations with BLEU, chrF, TER and others.",
     "classify": "Label text with a model trained for it.",
     "generate": "Continue a text with a language model.",
-    "play": "Play episodes with a model of decisions.",
+    "play": "Play episodes with a Decision Transformer.",
     "report": "Write a web page about one or more runs.",
     "compare": "Compare runs: settings, scores, cost, sentences.",
-    "cost": "Predict what a training costs, or show what it cost.",
+    "cost": "Predict the cost of training, or show what a run took.",
     "attention": "Show the attention weights of a model for a sentence.",
     "serve": "Serve models over HTTP, with a page to translate on.",
     "extract": "Extract relevant paragraphs of long inputs.",
@@ -50,7 +50,7 @@ imported only when the command is used, as importing all of them would take seco
 _REMEDIES = {
     errno.ENOSPC: "; make room and run the same command again",
     errno.EDQUOT: "; make room and run the same command again",
-    errno.EFBIG: "; raise the limit and run the same command again",
+    errno.EFBIG: "; raise the limit of file sizes (`ulimit -f`) and run the same command again",
     errno.EMFILE: "; raise the limit (`ulimit -n`) and run the same command again",
     errno.EAGAIN: "; end other processes, or raise the limit (`ulimit -u`)",
 }
@@ -128,7 +128,8 @@ app = typer.Typer(
     cls=_Commands,
     help="""Train Transformer translation models from parallel text, translate with them and score the translations.
 
-    A recipe is a TOML file with the settings of a training; a run is the folder that a training writes.
+    A recipe is a TOML file with all settings of a run; a run is the folder that training writes. In all help
+    texts, "the paper" is "Attention Is All You Need".
     """,
     epilog="To start, try `nmtkit run quickstart`. `nmtkit COMMAND --help` explains a command.",
     no_args_is_help=True,
@@ -200,7 +201,7 @@ def main() -> None:
     except ValueError as error:
         if "embedded null" not in str(error):
             raise
-        _fail("the name of a file holds a NUL character; remove it from the recipe or file with this name")
+        _fail("the name of a file holds a NUL character; remove it where the name is written, such as in the recipe")
     except (MemoryError, RuntimeError) as error:
         from nmtkit.distributed.workers import is_out_of_memory
 

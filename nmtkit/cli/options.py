@@ -33,29 +33,32 @@ Mirror = Annotated[
     Option(
         metavar="DIR",
         envvar="NMTKIT_MIRROR",
-        help="Folder laid out as <host>/<path>; files found there are not downloaded.",
+        help="Folder with local copies of downloads, laid out as <host>/<path of the URL>.",
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], Option(help="Device to compute on.")]
-Threads = Annotated[int | None, Option(min=1, help="CPU threads; OMP_NUM_THREADS has no effect.  [default: all cores]")]
+Threads = Annotated[
+    int | None,
+    Option(min=1, help="CPU threads per process; OMP_NUM_THREADS has no effect.  [default: cores / processes]"),
+]
 ScoringPrecision = Annotated[
     Literal["float64", "float32"] | None,
     Option(help="Precision of scoring with a model.  [default: float64 on a CPU, else float32]"),
 ]
 MaxTokens = Annotated[
     int | None,
-    Option(min=1, help="Score only the first N tokens of a line (language models: of both together).  [default: 1024]"),
+    Option(min=1, help="Cut source and hypothesis to N tokens each (language models: to N together).  [default: 1024]"),
 ]
 BatchTokens = Annotated[int | None, Option(min=1, help="Source or target tokens per batch.  [default: 2048]")]
 Trials = Annotated[int | None, Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")]
 Temperature = Annotated[float | None, Option(min=1e-6, max=1e6, help="Sampling temperature.  [default: 1]")]
-TopK = Annotated[int | None, Option(min=0, help="Sample from the N most probable tokens.  [default: 0: all]")]
-TopP = Annotated[float | None, Option(min=0, max=1, help="Nucleus sampling with probability X.  [default: 1: all]")]
+TopK = Annotated[int | None, Option(min=0, help="Sample from the N most probable tokens; 0: from all.  [default: 0]")]
+TopP = Annotated[float | None, Option(min=0, max=1, help="Nucleus sampling with probability X; 1: all.  [default: 1]")]
 Seed = Annotated[int | None, Option(min=0, help="Sampling seed.  [default: 1]")]
 Input = Annotated[Path | None, Option(help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]")]
 From = Annotated[str | None, Option(metavar="CODE", help="Source language, for a model that has to know it.")]
-To = Annotated[str | None, Option(metavar="CODE", help="Target language, such as fr, of a model with several.")]
-Result = Annotated[Path | None, Option(help="File for the result, plain or .gz.  [default: stdout]")]
+To = Annotated[str | None, Option(metavar="CODE", help="Target language, such as fr, for a model with several.")]
+Result = Annotated[Path | None, Option(help="File for the result, plain or .gz, .xz, .bz2, .zst.  [default: stdout]")]
 Strict = Annotated[bool, Option(help="Stop at invalid UTF-8 instead of replacing it.")]
 Quiet = Annotated[bool, Option(help="Print only warnings and errors to stderr.")]
 
@@ -272,6 +275,6 @@ def run_folder(recipe_name: str, run_dir: Path | None, recipe: str) -> Path:
         if Run(folder).is_prepared():
             raise DataError(
                 f"{recipe}: this is the recipe of a run; to continue that run, add --run-dir "
-                f"{shlex.quote(str(folder))}, and for a new one another --run-dir"
+                f"{shlex.quote(str(folder))}; to start a new one, add another --run-dir"
             )
     return Path("runs") / recipe_name

@@ -23,29 +23,34 @@ def command(
         ),
     ] = None,
     prior: Annotated[
-        float, Option(min=0, help="With predicted: exponent of a prior that favours high returns; 0: none.")
+        float,
+        Option(min=0, help="With --target-return predicted: exponent of a prior that favours high returns; 0: none."),
     ] = 10.0,
     min_probability: Annotated[
-        float, Option(min=0, max=1, help="With predicted: less probable returns are out of reach; 0: none are.")
+        float,
+        Option(min=0, max=1, help="With --target-return predicted: ignore returns that are less probable; 0: none."),
     ] = 0.002,
     sample: Annotated[
         bool, Option("--sample/--greedy", help="Sample actions at temperature 1, or take the most probable.")
     ] = True,
     environment: Annotated[
         str | None,
-        Option(metavar="NAME", help="graph, key-to-door, ..., or MODULE:FUNCTION.  [default: that of the training]"),
+        Option(
+            metavar="NAME",
+            help="graph, key-to-door, key-to-door-random or MODULE:FUNCTION.  [default: that of the training]",
+        ),
     ] = None,
     random: Annotated[bool, Option(help="Play episodes of random actions as well.")] = False,
     max_steps: Annotated[int | None, Option(min=1, help="End episodes after this number of steps.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed of episodes and actions.")] = 1,
     json_: Annotated[
-        Path | None, Option(help="File for all figures and rewards; the first model's stand first.")
+        Path | None, Option(help="File for all figures and rewards as JSON; the first model's are at its top level.")
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Play episodes with models of decisions, and print success rate, mean return and lengths with 95 % intervals.
+    """Play episodes with Decision Transformers; print success rate, mean return and lengths with 95 % intervals.
 
     The same seed gives the same episodes to every model.
 

@@ -34,8 +34,8 @@ def command(
 
     Problems in the text are listed in a table, in RUN/data/report.json and, with charts, in RUN/data/report.html. The
     section [cleaning] of the recipe decides what is done about them. If nothing has changed since the last time,
-    nothing is done again. Interrupted downloads are resumed, as are translations for generated corpora, to which
-    --processes, --device and --threads apply.
+    nothing is done. Interrupted downloads are resumed, and so are translations for generated corpora, such as
+    back-translations. --processes, --device and --threads apply only to these translations.
 
     \b
     Examples:
@@ -52,7 +52,9 @@ def command(
     loaded = load_recipe(recipe, set_ or [])
     has_generated = any(isinstance(entry, GeneratedCorpus) for entry in loaded.data.train)
     if max(processes, launched) > 1 and (not has_generated or check or download_only):
-        raise BadParameter("several processes only translate generated corpora", param_hint="--processes")
+        raise BadParameter(
+            "is only for recipes with generated corpora, without --check and --download-only", param_hint="--processes"
+        )
     if processes > launched:
         options.launch_processes(processes, device)
     if download_only:

@@ -28,8 +28,8 @@ def command(
         list[Path] | None,
         Option(
             "--hypothesis",
-            help="Translations to score, one per line; plain, .gz or .sgm. May be repeated; the first system "
-            "is the baseline of --paired.",
+            help="Translations to score, one per line; plain, compressed or .sgm. May be repeated; the first is "
+            "the baseline of --paired.",
         ),
     ] = None,
     references: Annotated[
@@ -96,9 +96,9 @@ def command(
         Option(
             "--model",
             metavar="MODEL",
-            help="Compute the log-probability of each line of --hypothesis as a translation (language models: as the "
-            "continuation) of --source with this model; without --source, of the whole text with a language model. "
-            "Several models form an ensemble.",
+            help="Compute with this model the log-probability of each line of --hypothesis as the translation of its "
+            "line of --source (language models: as its continuation). Without --source, a language model scores the "
+            "whole text. Several models form an ensemble.",
         ),
     ] = None,
     output: Annotated[Path | None, Option(help="File for the result of --model.  [default: stdout]")] = None,

@@ -16,7 +16,9 @@ _MIN_KEY_CHARACTERS = 16
 
 def command(
     *,
-    models: Annotated[list[Path], Argument(metavar="MODEL...", help="Model or run folders, each for other languages.")],
+    models: Annotated[
+        list[Path], Argument(metavar="MODEL...", help="Model or run folders, each for different language pairs.")
+    ],
     host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
     api_key: Annotated[Path | None, Option(help="File of keys, one per line; requests need one of them.")] = None,
@@ -29,11 +31,11 @@ def command(
         Option(
             min=0.1,
             max=86_400,
-            help="Time for a request to arrive, for its translation, and for reading the answer, each.",
+            help="Maximum time for each of three steps: receiving a request, translating, sending the answer.",
         ),
     ] = 30,
-    max_queue: Annotated[int, Option(min=1, help="Requests that wait; others are refused with 503.")] = 256,
-    max_connections: Annotated[int, Option(min=1, help="Connections; others are refused with 503.")] = 256,
+    max_queue: Annotated[int, Option(min=1, help="Waiting requests; further ones are refused with 503.")] = 256,
+    max_connections: Annotated[int, Option(min=1, help="Connections; further ones are refused with 503.")] = 256,
     batch_tokens: Annotated[int, Option(min=1, help="Source tokens that are translated together.")] = 2048,
     engine: Annotated[
         Literal["auto", "torch", "ctranslate2"], Option(help="auto: torch, but CTranslate2 for an export.")
@@ -43,10 +45,10 @@ def command(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Serve models over HTTP: a page to translate on, and LibreTranslate's API, which /docs describes.
+    """Serve models over HTTP: a page to translate on, and LibreTranslate's API, described on the page /docs.
 
-    The translations are those of `nmtkit translate`; requests that wait are translated together. Ctrl-C or SIGTERM
-    ends the server after the requests in work.
+    The translations are those of `nmtkit translate`; waiting requests are translated together. Ctrl-C or SIGTERM
+    ends the server when the requests in progress are finished.
 
     Example: nmtkit serve runs/quickstart
     """
@@ -60,7 +62,7 @@ def command(
     if api_key is not None and no_api_key:
         raise BadParameter("give --api-key or --no-api-key, not both")
     if api_key is None and not no_api_key and not _is_loopback(host):
-        raise BadParameter("other machines can reach it: give --api-key, or --no-api-key", param_hint="--host")
+        raise BadParameter("other machines can reach this address; give --api-key or --no-api-key", param_hint="--host")
     keys = [line.strip() for line in read_lines(api_key) if line.strip()] if api_key is not None else []
     if api_key is not None and min(map(len, keys), default=0) < _MIN_KEY_CHARACTERS:
         raise DataError(f"{api_key} (--api-key): write one key per line, of at least {_MIN_KEY_CHARACTERS} characters")

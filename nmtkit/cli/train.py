@@ -90,5 +90,5 @@ def _workers(recipe: Recipe, device: str, threads: int | None) -> "Iterator[Work
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             yield workers
     except SystemExit:
-        console.log.info("stopped without saving again; %s", options.resume_advice())
+        console.log.info("stopped at once, without another save; %s", options.resume_advice())
         raise

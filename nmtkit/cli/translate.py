@@ -26,7 +26,7 @@ def command(
     models: Annotated[list[Path], Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.")],
     input_: options.Input = None,
     output: Annotated[
-        Path | None, Option(help="Translations; .gz, .xz, .bz2 and .zst are compressed.  [default: stdout]")
+        Path | None, Option(help="File for the translations, plain or .gz, .xz, .bz2, .zst.  [default: stdout]")
     ] = None,
     json_: Annotated[
         bool, Option(help="Write a JSON object per line: text, scores, tokens and their log-probabilities.")
@@ -36,8 +36,8 @@ def command(
     status: Annotated[
         Path | None,
         Option(
-            help="File for the status of each line as JSON: ok, empty, invalid_utf8, split, cut, unknown, short, "
-            "length_limit, unmet (a constraint), copied_source, repeats, leftover (markup); for parsing: mended."
+            help="File for the status of each line as JSON: ok, or remarks such as empty, cut, length_limit and "
+            "repeats, which docs/decoding.md explains."
         ),
     ] = None,
     from_: options.From = None,
@@ -55,7 +55,7 @@ def command(
         Path | None, Option(help="File: lines of a term, a tab and its translation, required where the term occurs.")
     ] = None,
     keep: Annotated[
-        str | None, Option(metavar="KINDS", help="Carry spans over unchanged; some of tags,urls,emails,numbers.")
+        str | None, Option(metavar="KINDS", help="Kinds of spans to copy unchanged: any of tags,urls,emails,numbers.")
     ] = None,
     split: Annotated[
         Literal["auto", "always", "never"] | None,
@@ -101,8 +101,8 @@ def command(
     engine: Annotated[
         Literal["auto", "torch", "ctranslate2"],
         Option(
-            help="auto: a CTranslate2 export of the model if translations stay the same (greedy search, or --finished "
-            "beside), else torch."
+            help="auto: CTranslate2 if the model has an export with the same translations (greedy search, or "
+            "--finished beside), else torch."
         ),
     ] = "auto",
     precision: Annotated[

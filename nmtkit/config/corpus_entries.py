@@ -99,9 +99,9 @@ class GeneratedCorpus(_InMixture):
     side: Literal["source", "target"] = Field(alias="as")
     """Side of the corpus that is generated; `as` in recipes."""
     from_: str | None = Field(default=None, alias="from", pattern=ONE_WORD)
-    """Language of the text in the codes of the model, by default that of the corpus; `from` in recipes."""
+    """The model's code for the language of the text, by default the code of the corpus; `from` in recipes."""
     to: str | None = Field(default=None, pattern=ONE_WORD)
-    """Language of the translations in the codes of the model, by default that of the corpus."""
+    """The model's code for the language of the translations, by default the code of the corpus."""
     beam: int | None = Field(default=None, ge=1, le=10_000)
     """Beam size; by default that of the model."""
     n_best: int = Field(default=1, ge=1, le=10_000)

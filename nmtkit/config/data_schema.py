@@ -57,16 +57,17 @@ class DataConfig(Section):
     back-translation.md and distillation.md."""
     sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
     """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
-    x pairs)^(1 / T). 1: as they are. More: small corpora are seen more often, large ones less. With task =
-    "language-model", tokens stand for pairs; with "trajectories", episodes of equal return for a corpus."""
+    x pairs)^(1 / T). Above 1, small corpora are seen more often, large ones less often. Language models count tokens
+    instead of pairs. Trajectories: all episodes with the same return count as one corpus."""
     valid: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
-    """Validation corpora, or a number of pairs to hold out of train, in equal shares of its directions, from which
-    copies of them are removed as well."""
+    """Validation corpora, or a number of pairs to hold out of train, equally many from each direction. Training pairs
+    that share a side with a held-out pair are removed."""
     test: Annotated[int, Strict(), Field(le=MANY)] | tuple[CorpusEntry, ...] = ()
-    """Test sets, called by the part of their name after the last slash; { corpus = "sst2/test", name = "sst2" } gives
-    another name. Or a number of other pairs to hold out of train in the same way; this test set is called "test"."""
+    """Test sets, named after the last part of the corpus name; { corpus = "sst2/test", name = "sst2" } gives another
+    name. Or a number of further pairs to hold out of train in the same way: the test set "test", or with several
+    directions one for each, such as "test.en-de"."""
     text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
-    """plain: ordinary text. tokenized: words are separated by blanks. trees, tagged-trees: for parsing; see
+    """plain: ordinary text. tokenized: already split into words and punctuation. trees, tagged-trees: for parsing; see
     parsing.md."""
     task: str | None = Field(default=None, pattern=ONE_WORD)
     """Kind of work: "translation" (default), "parsing" (default for trees), "summary" (see summaries.md),
@@ -81,15 +82,16 @@ class DataConfig(Section):
     episodes_seed: int = Field(default=1, ge=0, le=MANY)
     """Trajectories: seed of these episodes."""
     timesteps: Literal["episode", "window"] = "episode"
-    """Trajectories: count steps from the beginning of the episode, as published (episode), or from the first step that
-    the model sees (window)."""
+    """Trajectories: number the steps from the beginning of the episode, as Chen et al. 2021 do (episode), or from the
+    first step that the model sees (window)."""
     best_episodes: float = Field(default=1.0, gt=0, le=1)
     """Trajectories: share of the episodes to learn from, those of the highest returns (percentile behaviour cloning).
-    Below 1, episodes with the lowest return of all are left out as well."""
+    Below 1, episodes with the lowest return that occurs are always left out."""
     min_return: float | None = Field(default=None, ge=-1e12, le=1e12)
-    """Trajectories: lower returns-to-go count as this value, such as that of all walks that miss the goal."""
+    """Trajectories: returns-to-go below this value are raised to it, such as those of all walks that miss the goal."""
     states: Literal["discrete", "vector"] = "discrete"
-    """Trajectories: whole numbers, or names that occur in training (discrete), or lists of numbers (vector)."""
+    """Trajectories: a state is a whole number or a name that occurs in training (discrete), or a list of numbers
+    (vector)."""
     actions: Literal["discrete", "vector"] = "discrete"
     """Trajectories: the same for actions."""
     label_type: Literal["class", "number"] = "class"
@@ -100,21 +102,22 @@ class DataConfig(Section):
     """Tokens of a training sequence of a language model, maximum tokens of a sequence with a label, or steps that a
     model of trajectories sees."""
     context: int = Field(default=0, ge=0, le=1000)
-    """Number of sentences of the same document to put before each sentence; see documents.md."""
+    """Number of preceding sentences of the same document to put before each sentence; see documents.md."""
     context_sides: Literal["source", "both"] = "source"
-    """source: the context is on the source side. both: the model also generates its translation."""
+    """source: the context is on the source side only. both: also on the target side: the model translates it, too."""
     normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
         "blanks",
     )
-    """Steps of normalisation of every line, in training and in translation, in the given order; see data.md."""
+    """Steps of normalisation of every line, in training and in translation, in the given order; see data.md. By default
+    none for language models."""
     subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "imported", "none"] = "bpe"
-    """Method: bpe, unigram, wordpiece, characters, none (the text is already segmented), or those of an imported model,
-    which tokenizer names: gpt-bpe of a GPT, imported of a translation model; see data.md."""
+    """bpe, unigram, wordpiece, characters, or none (the text is already segmented). With tokenizer naming an imported
+    model: gpt-bpe (of GPT) or imported (of a translation model); see data.md."""
     vocab_size: int = Field(default=37000, ge=5, le=10_000_000)
     """Number of entries in the vocabulary (without share_vocab: in each of the two), special ones included; for
     characters and none the maximum."""
     share_vocab: bool = True
-    """Use one vocabulary for source and target."""
+    """Use one vocabulary for source and target; always false for labels and trajectories."""
     byte_fallback: bool = False
     """Split characters unseen in training into bytes, which take 256 entries, instead of replacing them with <unk>."""
     subword_sample_pairs: int = Field(default=1_000_000, ge=1, le=1_000_000_000_000)
@@ -122,7 +125,7 @@ class DataConfig(Section):
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
     """For wordpiece: number of characters with an entry of their own; Wu et al. 2016 use more for Asian languages."""
     segment_mark: str = "@@"
-    """For subwords = "none": mark at the end of a piece that continues; translations are joined at it."""
+    """For subwords = "none": mark at the end of a piece that the next one continues; translations are joined there."""
     tokenizer: Path | None = None
     """Model (run, model folder or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning."""
     treebank: Path | None = None
@@ -149,7 +152,9 @@ class DataConfig(Section):
     def _check(self) -> "DataConfig":
         self._check_held_out()
         if self.task_name == LANGUAGE_MODEL and (self.subwords in ("wordpiece", "none") or not self.share_vocab):
-            raise ValueError("a language model needs share_vocab = true and subwords = bpe, unigram or characters")
+            raise ValueError(
+                "a language model needs share_vocab = true and subwords = bpe, unigram, characters or gpt-bpe"
+            )
         if self.task_name == TRAJECTORIES:
             self._check_trajectories()
         elif foreign := [key for key in self.EPISODE_KEYS if getattr(self, key) != default_of(type(self), key)]:
@@ -172,13 +177,14 @@ class DataConfig(Section):
             raise ValueError('normalize: "lowercase" would change the labels of trees')
         if self.has_trees and self.source_prefixes:
             raise ValueError(
-                f'source_prefix cannot be used with text = "{self.text}", whose source words are leaves; leave it out'
+                f'source_prefix cannot be used with text = "{self.text}", whose source words are the leaves of the '
+                "tree; leave it out"
             )
         names = [self.test_name(entry) for entry in self.corpora("test")]
         if len(set(names)) < len(names):
             raise ValueError(
-                f"two test sets have the same name ({', '.join(names)}); give one a name: "
-                '{ corpus = "..." or source = "...", name = "..." }'
+                f"two test sets have the same name ({', '.join(names)}); give one of them another, as in "
+                '{ corpus = "sst2/test", name = "sst2" }'
             )
         for entry in (*self.corpora("test"), *self.corpora("valid")):
             if isinstance(entry, GeneratedCorpus):
@@ -201,15 +207,15 @@ class DataConfig(Section):
                     raise ValueError(f'{text.source}: a language model has no source; write {{ text = "FILE" }}')
                 if isinstance(text, LocalPair) and any(text.columns):
                     raise ValueError(
-                        f"{text.source}: a language model reads whole lines; write the column that is meant to a file "
-                        "of its own, and remove source_column and target_column"
+                        f"{text.source}: a language model reads whole lines; write the column alone to a file, and "
+                        "remove source_column and target_column"
                     )
             if self.source_prefixes:
                 raise ValueError(f'source_prefix = "{self.source_prefixes[0]}": a language model has no source')
         for prefix in self.source_prefixes:
             own = ("<pad>", "<unk>", "<s>", "</s>", *([SEPARATOR] if self.context else []), *self.target_tags.values())
             if prefix in own:
-                raise ValueError(f"source_prefix = {prefix!r} is a symbol of every vocabulary; use another tag")
+                raise ValueError(f"source_prefix = {prefix!r} is a special entry of the vocabulary; use another tag")
             if "lowercase" in self.normalize and prefix != prefix.lower():
                 raise ValueError(f"source_prefix = {prefix!r} has capitals, which normalize = lowercase would change")
         return self
@@ -224,14 +230,14 @@ class DataConfig(Section):
                 raise ValueError(f"a summary needs {purpose} corpora, not a number of pairs")
             if number < 1:
                 raise ValueError(
-                    f"{key} is the number of pairs to hold out, at least 1; leave it out for no {purpose}"
-                    f"{' set' if key == 'test' else ''}"
+                    f"{key} is the number of pairs to hold out, at least 1; for no {purpose}"
+                    f"{' set' if key == 'test' else ''}, leave {key} out"
                 )
             if self.has_trees:
                 raise ValueError(f'text = "{self.text}" needs {purpose} corpora with tagged trees, not a number')
             if self.context:
                 raise ValueError(
-                    f"context needs {purpose} text in one corpus: pairs held out of train are no documents"
+                    f"context needs {purpose} text in documents: pairs held out of train are single sentences"
                 )
 
     def _check_generated(self) -> None:
@@ -241,7 +247,7 @@ class DataConfig(Section):
             raise ValueError(f'generate is for task = "translation", not "{self.task_name}"')
         if names and (self.context or self.subwords == "none"):
             stated = "context" if self.context else 'subwords = "none"'
-            raise ValueError(f"{stated} cannot be used with generated corpora, which are sentences in plain words")
+            raise ValueError(f"{stated} cannot be used with generated corpora, which are sentences of plain text")
         if len(set(names)) < len(names):
             raise ValueError(f"two generated corpora have the same name ({', '.join(names)}); give each a name")
 
@@ -257,13 +263,15 @@ class DataConfig(Section):
             raise ValueError('task = "trajectories" is scored by playing in an environment; leave test out')
         valid = self.corpora("valid")
         if ENVIRONMENT in valid or self.train.count(ENVIRONMENT) > 1:
-            raise ValueError('"environment" stands once in train; for validation hold episodes out with valid = N')
+            raise ValueError('"environment" may stand once, in train; for validation, hold out episodes with valid = N')
         for entry in (*self.train, *valid):
             is_text = isinstance(entry, LocalPair) and entry.source == entry.target and not any(entry.columns)
             if entry != ENVIRONMENT and not is_text:
-                raise ValueError(f'{corpus_name(entry)}: a corpus of episodes is {{ text = "EPISODES.jsonl" }}')
+                raise ValueError(
+                    f'{corpus_name(entry)}: a corpus of episodes is stated as {{ text = "EPISODES.jsonl" }}'
+                )
             if mixture_label(entry):
-                raise ValueError(f"{corpus_name(entry)}: weight and source_prefix are for text, not for episodes")
+                raise ValueError(f"{corpus_name(entry)}: weight, source_prefix, languages are for text, not episodes")
 
     def _check_labels(self) -> None:
         """Raise ValueError for keys that contradict a task whose output is a label."""
@@ -271,7 +279,7 @@ class DataConfig(Section):
             raise ValueError(f'task = "{self.task_name}": labels are no text; leave share_vocab out')
         if self.subwords in ("wordpiece", "none") or self.has_trees:
             raise ValueError(
-                f'task = "{self.task_name}" needs subwords = bpe, unigram or characters, and text, not trees'
+                f'task = "{self.task_name}" needs subwords = bpe, unigram, characters or gpt-bpe, and no trees'
             )
         if self.source_prefixes:
             raise ValueError(f'source_prefix cannot be used with task = "{self.task_name}"; leave it out')
@@ -460,9 +468,11 @@ class CleaningConfig(Section):
     """Limits on training pairs, and an action (error, drop, fix or keep) for each kind of problem; see data.md."""
 
     max_tokens: int = Field(default=256, ge=0, le=1_000_000)
-    """Maximum number of subword tokens on each side, without the end symbol; 0: no limit."""
+    """Maximum number of subword tokens on each side, without the end symbol; 0: no limit (default for summaries, labels
+    and language models)."""
     max_characters: int = Field(default=5000, ge=0, le=MANY)
-    """Maximum number of characters on each side, checked before subwords are learned; 0: no limit."""
+    """Maximum number of characters on each side, checked before subwords are learned; 0: no limit (default as for
+    max_tokens)."""
     max_ratio: float = Field(default=0.0, ge=0, le=1_000_000)
     """Maximum ratio of the longer to the shorter side, in tokens; 0: no limit. Not for labels and language models."""
     line_count: Literal["error", "drop"] = "error"
@@ -482,12 +492,12 @@ class CleaningConfig(Section):
     html_entity: Literal["error", "drop", "fix", "keep"] = "keep"
     """HTML entities such as `&amp;`. fix: replace by the character."""
     markup: Literal["error", "drop", "fix", "keep"] = "keep"
-    """Tags such as `<b>`. fix: remove; a tag between words, such as `<br>`, becomes a blank."""
+    """Tags such as `<b>`. fix: remove; a tag that separates words, such as `<br>`, becomes a blank."""
     too_long: Literal["error", "drop"] = "drop"
     """One side is longer than max_tokens or max_characters."""
     length_ratio: Literal["error", "drop", "keep"] = "drop"
-    """The lengths of the sides differ by more than max_ratio. If that is 0, ratios above 9 (in characters) are
-    counted."""
+    """The ratio of the lengths of the sides is above max_ratio. With max_ratio = 0, ratios above 9 (in characters) are
+    only counted, not dropped."""
     source_equals_target: Literal["error", "drop", "keep"] = "keep"
     """Both sides are the same text. A corpus with mostly such pairs is refused unless the recipe states this key."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"

@@ -103,7 +103,7 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         stored = path / "recipe.toml"
         hint = "it is not a run either (no recipe.toml)"
         if stored.is_file():
-            hint = f"the recipe of this run is {stored}; to continue the run, give that with --run-dir {path}"
+            hint = f"the recipe of this run is {stored}; to continue the run, give that file and --run-dir {path}"
         raise RecipeError(f"{path}: this is a folder, not a recipe; {hint}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")

@@ -14,14 +14,14 @@ ENDING_SCHEDULES = ("cosine", "linear")
 
 
 class ModelConfig(Section):
-    """Size and structure of the Transformer, with everything that Table 3 of the paper varies."""
+    """Size and structure of the Transformer, with what Table 3 of "Attention Is All You Need" (the paper) varies."""
 
     architecture: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
     """encoder-decoder: the paper's Transformer. decoder: a decoder alone, which reads source and target as one sequence
-    (T-D of Liu et al. 2018); it needs share_vocab and has no encoder_layers."""
+    (T-D of Liu et al. 2018). It ignores encoder_layers, and needs share_vocab unless it predicts labels or actions."""
     source_attention: Literal["causal", "full"] = "causal"
-    """Decoder alone: a position of the source sees earlier ones only, as in Liu et al. (causal), or the whole source
-    (full); then [training] source_loss must be 0."""
+    """Decoder alone: a position of the source sees itself and earlier ones, as in Liu et al. (causal), or the whole
+    source (full). full needs [training] source_loss = 0."""
     encoder_layers: int = Field(default=6, ge=1, le=1_000)
     """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=1_000)
@@ -37,18 +37,18 @@ class ModelConfig(Section):
     d_v: int | None = Field(default=None, ge=1, le=65_536)
     """Width of the values of one head; by default d_model / num_heads."""
     self_attention: tuple[Literal["full", "local", "compressed", "window"], ...] = Field(default=(), max_length=1000)
-    """Self-attention of each layer of the encoder, or of a decoder alone; a shorter list repeats. full: all positions.
-    local: only the own block. compressed: keys and values are compressed by a strided convolution (Liu et al. 2018).
-    window: see attention_window. By default full, or window with attention_window."""
+    """Kinds of self-attention, one per layer of the encoder or of a decoder alone; a shorter list repeats. full: all
+    positions. local: those of the same block. compressed: keys and values are compressed by a strided convolution (Liu
+    et al. 2018). window: see attention_window. By default full, or window with attention_window."""
     local_block: int = Field(default=256, ge=1, le=1_000_000)
     """Local attention: number of positions in a block."""
     local_previous_block: bool = False
-    """Local attention: also see the block before, as in the authors' code but not their paper."""
+    """Local attention: also see the previous block, as in the code of Liu et al. but not in their paper."""
     compression: int = Field(default=3, ge=1, le=1_000)
     """Compressed attention: kernel size and stride of the convolution."""
     attention_window: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md. No effect on a
-    decoder alone whose self_attention is stated without "window"."""
+    """Restrict self-attention to a window of this number of positions, for long texts; see paper.md. If self_attention
+    is stated, only its "window" layers and the decoder of an encoder-decoder are restricted."""
     norm: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), as in the paper. pre: x + Sublayer(LayerNorm(x)) and a norm after each
     stack."""
@@ -188,8 +188,8 @@ class TrainingConfig(Section):
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
     minimises padding. More: updates differ less from each other."""
     tokens_per_pass: int = Field(default=0, ge=0, le=MANY)
-    """Size of a micro-batch: maximum number of target (or source) tokens on one device, with padding; with a decoder
-    alone, of both together. 0: as many as fit into a CUDA device; 4,096 on a CPU, 16,384 elsewhere."""
+    """Size of a micro-batch on one device: maximum number of tokens of the longer side, with padding; with a decoder
+    alone, of both sides. 0: as many as fit into a CUDA device; 4,096 on a CPU, 16,384 on other devices."""
     optimizer: Literal["adam"] = "adam"
     """Optimiser."""
     adam_betas: tuple[float, float] = (0.9, 0.98)
@@ -205,12 +205,12 @@ class TrainingConfig(Section):
     final_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
     """For cosine and linear: learning rate at max_steps."""
     peak_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
-    """Highest learning rate. Not allowed with noam, whose peak is d_model^-0.5 * warmup_steps^-0.5."""
+    """Highest learning rate. noam refuses it, as its peak is d_model^-0.5 * warmup_steps^-0.5; the others need it."""
     warmup_steps: int = Field(default=4000, ge=0, le=MANY)
     """Number of updates until the peak is reached."""
     source_loss: float = Field(default=1.0, ge=0, le=1)
-    """Decoder alone: weight of the loss of the source tokens; 1 in Liu et al. 2018. The reported nll is always that of
-    the target."""
+    """Decoder alone: weight of the loss of the source tokens (labels: of the language-model loss); 1 in Liu et al.
+    2018. The reported nll (negative log-likelihood) is always that of the target."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target distribution that is spread evenly over the vocabulary."""
     max_steps: int | None = Field(default=None, ge=1, le=MANY)
@@ -218,7 +218,7 @@ class TrainingConfig(Section):
     max_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Stop after this number of epochs."""
     max_minutes: float | None = Field(default=None, gt=0, le=MANY)
-    """Stop after this number of minutes of all sessions, with validation and saving."""
+    """Stop after this number of minutes of training, validation and saving, including those before a resume."""
     patience_epochs: int | None = Field(default=None, ge=1, le=MANY)
     """Stop when best_metric has not improved for this number of whole epochs."""
     patience_validations: int | None = Field(default=None, ge=1, le=MANY)
@@ -246,15 +246,15 @@ class TrainingConfig(Section):
     report_every_steps: int = Field(default=100, ge=1, le=MANY)
     """Write a line of metrics.jsonl every N updates, and at each validation."""
     compile: bool = False
-    """Use torch.compile, for GPUs and long runs; it takes minutes, and on a CPU a C++ compiler. Results differ by
-    rounding and in dropout."""
+    """Use torch.compile, for GPUs and long runs. Compiling takes minutes and, on a CPU, needs a C++ compiler. Results
+    differ by rounding and in dropout."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Precision of matrix multiplications; parameters and accumulators stay float32. auto: bf16 on CUDA devices of
     capability 8 or higher and on CPUs where a short trial shows it at least 1.2 times as fast, else float32; chosen
     once per run or sweep. fp16: with an adaptive loss scale, for older GPUs."""
     weight_decay: float = Field(default=0.0, ge=0, le=1_000)
-    """As in AdamW: each update subtracts learning rate x weight_decay of every matrix and embedding, but not of biases
-    and norms. 0: off."""
+    """As in AdamW: each update subtracts learning rate x weight_decay x weight in matrices and embeddings, but not in
+    biases and norms. 0: off."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a moving average of the weights, such as 0.999 (lower in the first updates), which validation and
     checkpoints use. 0: off."""
@@ -269,10 +269,10 @@ class TrainingConfig(Section):
     init: Path | None = None
     """Model (run, model folder or checkpoint) from whose weights training starts; see fine-tuning.md."""
     init_layers: int | None = Field(default=None, ge=0, le=1_000)
-    """With init: copy only embeddings, positions and the first N layers."""
+    """With init: copy only embeddings, positions and the first N layers of encoder and decoder each."""
     init_vocab: Literal["same", "mapped"] = "same"
-    """With init: mapped allows another vocabulary. Entries of both keep their embeddings, and new pieces begin at the
-    mean of those into which the model splits their text; see fine-tuning.md."""
+    """With init: mapped allows another vocabulary. Entries of both vocabularies keep their embeddings; a new piece
+    begins at the mean of the old pieces into which its text is split; see fine-tuning.md."""
 
     @model_validator(mode="before")
     @classmethod
@@ -302,7 +302,7 @@ class TrainingConfig(Section):
         if self.final_learning_rate > highest:
             raise ValueError("final_learning_rate needs schedule = cosine or linear, and is at most peak_learning_rate")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
-            raise ValueError(f"adam_betas = {list(self.adam_betas)}: each is from 0 to below 1")
+            raise ValueError(f"adam_betas = {list(self.adam_betas)}: each must be at least 0 and less than 1")
         if self.init_layers is not None and self.init is None:
             raise ValueError("init_layers needs init, the model whose layers are copied")
         if self.init_vocab != "same" and self.init is None:
@@ -325,8 +325,8 @@ class DecodingConfig(Section):
     alpha: float = Field(default=0.6, ge=0, le=20)
     """Exponent of the length penalty."""
     finished: Literal["within", "beside"] = "within"
-    """Finished hypotheses take places in the beam (within), or not (beside), as in CTranslate2, where the search ends
-    when as many as the beam size are finished."""
+    """within: finished hypotheses take places in the beam. beside: they do not, and the search ends when as many as the
+    beam size are finished, as in CTranslate2."""
     max_length_offset: int = Field(default=50, ge=0, le=1_000_000)
     """The maximum length of a translation is max_length_ratio x source length + max_length_offset, in tokens."""
     max_length_ratio: float = Field(default=1.0, ge=0, le=1000)
@@ -336,7 +336,7 @@ class DecodingConfig(Section):
     min_length: int = Field(default=0, ge=0, le=1_000_000)
     """Minimum length of a translation in tokens."""
     no_repeat_ngram: int = Field(default=0, ge=0, le=1_000_000)
-    """Do not generate the same N tokens in a row twice; 0: no restriction."""
+    """Never generate an n-gram of this size twice; 0: no restriction."""
     coverage_penalty: float = Field(default=0.0, ge=0, le=1000)
     """Weight (beta) of the coverage penalty (Wu et al. 2016, equation 14) for parts of the source with little
     attention."""
@@ -439,7 +439,9 @@ class Recipe(Section):
             if not self.model.is_joined:
                 raise ValueError('[data] task = "language-model" needs [model] architecture = "decoder"')
             if self.training.validate_bleu:
-                raise ValueError("[training] validate_bleu: BLEU cannot be computed for a text without a source")
+                raise ValueError(
+                    "[training] validate_bleu: BLEU cannot be computed for a text without a source; set it to false"
+                )
             if self.training.subword_sampling:
                 raise ValueError("[training] subword_sampling cannot be used for a language model")
         if self.model.head != self.data.head:
@@ -504,9 +506,9 @@ class Recipe(Section):
         if self.decoding.whole_trees and not self.data.has_trees:
             raise ValueError('[decoding] whole_trees needs [data] text = "trees" or "tagged-trees"')
         if self.data.context and self.data.context_sides == "both" and (keys := self.decoding.not_for_both_sides):
-            raise ValueError(f'[decoding] {" and ".join(keys)}: not for [data] context_sides = "both"; leave it out')
+            raise ValueError(f'[decoding] {" and ".join(keys)} cannot be used with [data] context_sides = "both"')
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
-            raise ValueError("[training] patience needs [data] valid")
+            raise ValueError("[training] patience_epochs and patience_validations need [data] valid")
         return self
 
     def _check_labels(self) -> None:
@@ -515,12 +517,12 @@ class Recipe(Section):
         if not self.model.is_joined or self.model.source_attention != "causal":
             raise ValueError(f'{task} needs [model] architecture = "decoder" and source_attention = "causal"')
         if self.model.has_actions and self.model.positions != "learned":
-            raise ValueError(f'{task} needs [model] positions = "learned", those of the steps of an episode')
+            raise ValueError(f'{task} needs [model] positions = "learned": positions are steps of an episode')
         refused = [key for key in ("validate_bleu", "subword_sampling", "r_drop") if getattr(self.training, key)]
         if refused:
             raise ValueError(f"[training] {' and '.join(refused)}: not for {task}; set to false or 0")
         if self.model.has_actions and self.training.source_loss != default_of(TrainingConfig, "source_loss"):
-            raise ValueError(f"[training] source_loss: not for {task}, which predicts actions only; leave it out")
+            raise ValueError(f"[training] source_loss: not for {task}, which has no source tokens; leave it out")
 
 
 SECTIONS: dict[str, type[Section]] = {

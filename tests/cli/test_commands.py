@@ -330,7 +330,7 @@ class TestPrepare:
     ) -> None:
         outcome = run_command(command, prepared.run / "recipe.toml")
         assert (outcome.code, outcome.out) == (1, "")
-        assert f"to continue that run, add --run-dir {prepared.run}, and for a new one another" in outcome.err
+        assert f"to continue that run, add --run-dir {prepared.run}; to start a new one, add another" in outcome.err
 
     def test_dropped_pairs_are_shown_with_their_rule(self, run_command: RunCommand, project: Project) -> None:
         for side in ("en", "de"):

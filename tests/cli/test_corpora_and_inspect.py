@@ -149,7 +149,7 @@ class TestInspect:
         assert len(held_out) == 3
         assert {pair.rule for pair in reasons.values()} == {None, "", "one_sided_blank", "too_long"}
         out = run_command("inspect", run, "--line", held_out[0]).out
-        assert "left out of the prepared data (not for its text alone: a copy, or held out)" in out
+        assert "left out of the prepared data (because of other pairs: a copy, or held out)" in out
 
     def test_a_corpus_that_is_gone_or_changed_leaves_what_was_prepared(
         self, run_command: RunCommand, run_of_two_corpora: Path

@@ -75,7 +75,7 @@ def test_a_beam_searches_within_one_sequence(run_command: RunCommand, model: Pat
     ("options", "message"),
     [
         (["--prompt", "a", "--prompt-file", "x"], "--prompt or --prompt-file, not both"),
-        (["--beam", 2, "--number", 3], "3 texts need a beam that large, not 2"),
+        (["--beam", 2, "--number", 3], "3 texts need a beam of at least 3, not 2"),
         (["--beam", 2, "--top-k", 3], "--top-k: has no effect with --beam"),
     ],
 )

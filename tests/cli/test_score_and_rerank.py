@@ -187,7 +187,7 @@ class TestScore:
         told = "warning: the {} was cut (the model's limit, or --max-tokens 50) in line {}\n"
         assert outcome.err.startswith(told.format("source", 7) + told.format("hypothesis", 8))
         [whole] = outcome.err.splitlines()[2:]
-        assert whole.startswith("warning: scored as a whole") and whole.endswith("for this model: line 7")
+        assert whole.startswith("warning: sources of several sentences") and whole.endswith("for this model: line 7")
 
     def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
         (tmp_path / "source").write_bytes(b"The dog\nA \xff cat\n")
@@ -481,7 +481,8 @@ class TestRerank:
     ) -> None:
         sources = ["The dog sees a cat. A cat sees the dog!", "The dog", "", "A cat"]
         arguments = write_pairs(tmp_path, [(source, "Der Hund") for source in sources])
-        whole = "warning: scored as a whole, although `translate` splits sources of several sentences for this model: "
+        whole = "warning: sources of several sentences were scored as a whole, although `translate` splits them "
+        whole += "for this model: "
         assert nmtkit("score", "--model", model, *arguments).err == f"{whole}line 1\n"
         outcome = nmtkit("rerank", "--model", model, *arguments[:2], "--count-from", 1, stdin=b"1 ||| a\n4 ||| b\n")
         assert outcome.lines == ["a", "", "", "b"]

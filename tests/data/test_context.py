@@ -226,7 +226,7 @@ def test_a_separator_survives_saving_in_every_kind_of_vocabulary(tmp_path: Path,
         ("data.context=1.5", "context"),
         ("data.context_sides=target", "context_sides"),
         ("data.text=trees", 'context is for task = "translation", not "parsing"'),
-        ("data.valid=2", "context needs validation text in one corpus"),
+        ("data.valid=2", "context needs validation text in documents"),
     ],
 )
 def test_bad_values_are_refused(tmp_path: Path, change: str, reason: str) -> None:
@@ -245,7 +245,7 @@ def test_a_language_model_has_no_context(tmp_path: Path) -> None:
 def test_the_tag_sep_is_refused(tmp_path: Path) -> None:
     path = Path(write_project(tmp_path))
     path.write_text(path.read_text().replace('"train.de" }', '"train.de", source_prefix = "<sep>" }'))
-    with pytest.raises(RecipeError, match="is a symbol of every vocabulary"):
+    with pytest.raises(RecipeError, match="is a special entry of the vocabulary"):
         load_recipe(str(path))
 
 

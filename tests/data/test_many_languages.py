@@ -91,7 +91,7 @@ class TestRecipe:
             ('"ru"', '"Russian"', 'target_language: must be a language code, such as "en"'),
             ('"ru"', '["ru"]', "target_language: must be text, in quotes"),
             ('"ru"', '"en"', "b: source_language and target_language are both 'en'"),
-            ('"ru" }', '"ru", source_prefix = "<2de>" }', "'<2de>' is a symbol of every vocabulary"),
+            ('"ru" }', '"ru", source_prefix = "<2de>" }', "'<2de>' is a special entry of the vocabulary"),
             ('"none"', '"none"\nvalid = 1', "valid = 1: take at least one pair for each of the 2 directions"),
             ('"none"', '"none"\ntask = "parsing"\ntext = "trees"', 'several languages are for task = "translation"'),
             ('"none"', '"none"\nsampling_temperature = 0.5', "must be at least 1"),

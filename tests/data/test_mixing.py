@@ -143,7 +143,7 @@ class TestRecipe:
             ("weight = 3", "wieght = 3", "wieght: unknown key; did you mean weight?"),
             ("weight = 3", "weight = true", "must be a number"),
             ('"<bt>"', '"<b t>"', "source_prefix: must be one word without blanks"),
-            ('"<bt>"', '"</s>"', "is a symbol of every vocabulary"),
+            ('"<bt>"', '"</s>"', "is a special entry of the vocabulary"),
             ('"<bt>"', '"<BT>"', "normalize = lowercase would change"),
             ("vocab_size = 60", 'text = "trees"', 'with text = "trees"'),
         ],

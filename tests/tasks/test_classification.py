@@ -423,7 +423,7 @@ def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
         ("training.r_drop=1.0", "r_drop: not for"),
         ('model.head="none"', "contradicts [data] task; leave head out"),
         ("data.share_vocab=true", "labels are no text; leave share_vocab out"),
-        ('data.subwords="none"', "needs subwords = bpe, unigram or characters"),
+        ('data.subwords="none"', "needs subwords = bpe, unigram, characters or gpt-bpe"),
         ("data.max_source_tokens=5", "max_source_tokens cannot be used"),
         ("data.sequence_length=2", "needs at least 3"),
         ("model.max_positions=20", "max_positions = 20 is less than [data] sequence_length = 24"),
