@@ -39,7 +39,7 @@ from device_time import device_time, part_of, synchronize
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import print_table, set_up
-from nmtkit.data.batching import plan_epoch, share_update
+from nmtkit.data.batching import padding_worth_of, plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers, choose_device, resolve_precision
 from nmtkit.json_toml import write_json
@@ -205,7 +205,11 @@ def passes_per_update(data: PairData, training: TrainingConfig, workers: Workers
     lengths_of = (data.source_lengths, data.target_lengths)
     plan = plan_epoch(*lengths_of, training.tokens_per_update, training.seed, 0, training.lengths_per_update)
     per_pass = training.tokens_per_pass or workers.tokens_per_pass
-    return statistics.mean(len(share_update(pairs, *lengths_of, per_pass, 1)[0]) for pairs in plan.updates)
+    shares = (
+        share_update(pairs, *lengths_of, per_pass, 1, padding_worth=padding_worth_of(workers.device.type))
+        for pairs in plan.updates
+    )
+    return statistics.mean(len(share) for [share] in shares)
 
 
 def attempt(what: str, work: Callable[[], dict[str, Any]], *, keeps_compiled: bool = False) -> dict[str, Any]:

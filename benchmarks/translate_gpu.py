@@ -155,7 +155,7 @@ class MadeUpPieces:
 
 
 PROBE = """
-import sys, ctranslate2
+import sys, torch, ctranslate2  # torch loads libraries of CUDA that CTranslate2 finds then
 device, folder, compute_type = sys.argv[1:]
 if device == "cuda" and not ctranslate2.get_cuda_device_count():
     sys.exit("it sees no CUDA device")

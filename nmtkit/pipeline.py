@@ -109,6 +109,8 @@ def run(
         if unfinished:
             limit_primitive_cache()  # for the training, and it has to be done before any product
             generate_corpora(unfinished, recipe, device=device, threads=threads)
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()  # for the processes of the training
 
     if not prepare(recipe, run_dir, mirror=mirror, generate=generate).is_new:
         log.info("%s is up to date", Run(run_dir).data)

@@ -21,7 +21,9 @@ def command(
         bool, Option(help="Write a JSON object per line: label and probabilities, or the predicted number.")
     ] = False,
     strict: options.Strict = False,
-    batch_tokens: Annotated[int | None, Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
+    batch_tokens: Annotated[
+        int | None, Option(min=1, help="Maximum tokens per batch.  [default: 2048; GPU: 16384]")
+    ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -37,7 +39,7 @@ def command(
     from nmtkit.cli.translate import translate_stream, translate_to_file
     from nmtkit.decoding.classifier import Classifier
     from nmtkit.decoding.file_translation import TranslationJob
-    from nmtkit.decoding.request import BATCH_TOKENS, Batching, TranslationRequest
+    from nmtkit.decoding.request import Batching, TranslationRequest
     from nmtkit.distributed.workers import Workers
     from nmtkit.files import is_stream
 
@@ -45,7 +47,7 @@ def command(
     console.set_up(quiet=quiet)
     with Workers.start(device, "float32", threads, for_decoding=True) as workers:
         classifier = Classifier.load(models, workers.device)
-        batching = Batching(tokens=batch_tokens or BATCH_TOKENS)
+        batching = Batching(tokens=batch_tokens)
         job = TranslationJob(classifier, TranslationRequest(split="never"), batching, "json" if json_ else "text")
         if input_ is not None and output is not None and input_.is_file() and not is_stream(output):
             translate_to_file(job, input_, output, None, strict=strict, workers=None)

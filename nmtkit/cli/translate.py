@@ -96,7 +96,9 @@ def command(
             help="Sentences per batch; with 1, a small model uses at most two threads by default.",
         ),
     ] = None,
-    batch_tokens: Annotated[int | None, Option(min=1, help="Maximum source tokens per batch.  [default: 2048]")] = None,
+    batch_tokens: Annotated[
+        int | None, Option(min=1, help="Maximum source tokens per batch.  [default: 2048; GPU: 16384]")
+    ] = None,
     processes: Annotated[int, Option(min=1, help="Number of processes; needs --input and --output.")] = 1,
     engine: Annotated[
         Literal["auto", "torch", "ctranslate2"],
@@ -163,7 +165,7 @@ def command(
 
     from nmtkit.decoding.engine_choice import load_engine
     from nmtkit.decoding.file_translation import TranslationJob
-    from nmtkit.decoding.request import BATCH_TOKENS, Batching, TranslationRequest
+    from nmtkit.decoding.request import Batching, TranslationRequest
     from nmtkit.run import set_translated_as
     from nmtkit.text.terms import Glossary
 
@@ -208,7 +210,7 @@ def command(
         job = TranslationJob(
             translator,
             request,
-            Batching(batch_size, batch_tokens or BATCH_TOKENS),
+            Batching(batch_size, batch_tokens),
             output_format,
             _line_constraints("--prefix", prefix),
             _line_constraints("--require", require),

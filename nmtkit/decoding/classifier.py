@@ -72,7 +72,7 @@ class Classifier(Engine):
     ) -> Iterator[dict[int, list[Translation]]]:
         sources = [segment.ids for segment in segments]
         device, extract = self._models[0].output_embedding.device, self.tokenizer.extract_id
-        for chosen in batching.batches(sources, range(len(segments)), batching.tokens):
+        for chosen in batching.batches(sources, range(len(segments)), batching.tokens or self.batch_tokens):
             batch = batch_of_sequences([sources[index] for index in chosen], extract).to(device)
             outputs = []
             for model in self._models:

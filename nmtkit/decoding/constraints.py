@@ -84,12 +84,14 @@ def forced_prefixes(prefixes: Sequence[Ids], certain: int = 0) -> Constraint:
 
     def constrain(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
         position = tokens.size(2) - 1
-        for row, sentence in enumerate(sentences):
-            if position < len(prefixes[sentence]):
-                token = prefixes[sentence][position]
-                kept = torch.zeros_like(step[row, :, token]) if position < certain else step[row, :, token].clone()
-                step[row] = -torch.inf
-                step[row, :, token] = kept
+        forced = [
+            (row, prefixes[each][position]) for row, each in enumerate(sentences) if position < len(prefixes[each])
+        ]
+        if forced:
+            rows, ids = torch.tensor(forced, device=step.device).unbind(1)
+            kept = torch.zeros_like(step[rows, :, ids]) if position < certain else step[rows, :, ids]
+            step.index_fill_(0, rows, -torch.inf)
+            step[rows, :, ids] = kept
 
     return constrain
 
@@ -285,8 +287,9 @@ def _select_for_sentence(
     candidates |= {divmod(index, scores.size(1)) for index in best}
 
     banks: dict[int, list[_Continuation]] = {}  # by number of phrase tokens, held or begun
-    for slot, token in candidates:
-        value = float(scores[slot, token])
+    in_order = sorted(candidates)
+    places = torch.tensor(in_order, device=scores.device).unbind(1)
+    for (slot, token), value in zip(in_order, scores[places].tolist(), strict=True):
         if value != -math.inf:  # NaN stays, so that the search reports it
             after = progress_of((*generated[slot], token))
             banks.setdefault(after.held + after.begun, []).append((value, slot, token))

@@ -195,6 +195,8 @@ class CTranslate2Translator(Engine):
                 inter_threads=1 if on_gpu else threads or default_workers(),
                 intra_threads=1,
             )
+            if on_gpu:  # it looks for cuBLAS at the first product
+                translator.translate_batch([[tokenizer.entries("source")[EOS]]], beam_size=1, max_decoding_length=1)
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"{export.folder}: CTranslate2 cannot use it ({' '.join(str(error).split())})") from None
         collect_as_usual()
@@ -243,7 +245,7 @@ class CTranslate2Translator(Engine):
         searched = [index for index in range(len(sources)) if limits[index] > 0]  # CTranslate2 refuses a limit of 0
         # Batches are small enough that every thread gets one.
         share = sum(len(sources[index]) for index in searched) // self._translator.num_translators + 1
-        batches = batching.batches(sources, searched, min(batching.tokens, share))
+        batches = batching.batches(sources, searched, min(batching.tokens or self.batch_tokens, share))
         yield {index: [] for index in range(len(sources)) if limits[index] == 0}
         repeated: dict[int, list[int]] = {}
         for batch, found in zip(batches, self._search(sources, limits, batches), strict=True):
@@ -280,7 +282,8 @@ class CTranslate2Translator(Engine):
                     result = pending.result()
                 except RuntimeError as error:
                     reason = " ".join(str(error).split())
-                    raise ModelError(f"CTranslate2 failed ({reason}); try a smaller --batch-tokens") from None
+                    remedy = "a smaller --batch-tokens" if "memory" in reason else "--engine torch"
+                    raise ModelError(f"CTranslate2 failed ({reason}); try {remedy}") from None
                 limit, hypotheses = limits[index], [pieces[len(start) :] for pieces in result.hypotheses]
                 if self.decoding.beam == 1:
                     # Greedy search does not look ahead: with its own limit it gives the same first tokens.

@@ -77,6 +77,11 @@ class Engine(ABC):
         """Yield, for each batch, the translations of its segments by their indices."""
 
     @property
+    def batch_tokens(self) -> int:
+        """Default number of source tokens per batch, with padding; that of a GPU is not measured."""
+        return 2048 if self.device == "cpu" else 16_384
+
+    @property
     @abstractmethod
     def num_threads(self) -> int:
         """Number of threads for the tokenizer."""

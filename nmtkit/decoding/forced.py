@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import Batch, batch_of
-from nmtkit.data.batching import cut_by_padded_tokens, row_lengths
+from nmtkit.data.batching import cut_by_padded_tokens, padding_worth_of, row_lengths
 from nmtkit.data.context import context_of
 from nmtkit.decoding.lengths import source_limit, splits_sentences
 from nmtkit.distributed.workers import widest_float
@@ -230,7 +230,8 @@ class ForcedDecoder:
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
         longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=self._is_joined)  # positions of each pair
         log_probs: dict[int, list[float]] = {}
-        for start, stop in cut_by_padded_tokens(longest, batch_tokens, limit_padding=True):
+        padding_worth = padding_worth_of(self._device.type)
+        for start, stop in cut_by_padded_tokens(longest, batch_tokens, padding_worth=padding_worth):
             indices = order[start:stop]
             batch = batch_of([pairs[index][0] for index in indices], [pairs[index][1] for index in indices])
             values = token_log_probs(self._models, batch.to(self._device)).cpu()

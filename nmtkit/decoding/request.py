@@ -10,8 +10,6 @@ from nmtkit.decoding.lengths import Split
 from nmtkit.decoding.wanted import Ids, Wanted
 from nmtkit.text.terms import Glossary, Kind
 
-BATCH_TOKENS = 2048
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -46,15 +44,17 @@ class Batching:
 
     Attributes:
         sentences: sentences per batch.
-        tokens: maximum source tokens per batch, with padding; used if ``sentences`` is None.
+        tokens: maximum source tokens per batch, with padding; used if ``sentences`` is None. By default
+            `Engine.batch_tokens`.
     """
 
     sentences: int | None = None
-    tokens: int = BATCH_TOKENS
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for an empty batch."""
-        if (self.tokens if self.sentences is None else self.sentences) < 1:
+        number = self.tokens if self.sentences is None else self.sentences
+        if number is not None and number < 1:
             raise ValueError("a batch has at least one sentence, and at least one token")
 
     def batches(self, sources: Sequence[Sequence[int]], indices: Sequence[int], tokens: int) -> list[list[int]]:

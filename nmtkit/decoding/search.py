@@ -315,7 +315,8 @@ def _collect(
         score = trace[-1] / divisor
         attention = None
         if state.attention is not None:
-            attention = state.attention[row, slot, :, : options.source_lengths[active[row]]]
+            # A copy: a view would keep the weights of all sentences.
+            attention = state.attention[row, slot, :, : options.source_lengths[active[row]]].clone()
         if ids[-1] == EOS:
             ids.pop()
         else:  # at the maximum length, beside the beam: no end symbol is needed, so it has probability 1

@@ -29,6 +29,11 @@ class Stepper(Protocol):
         ...
 
 
+def promoted(values: Tensor) -> Tensor:
+    """Return values in float32, or float64 if they are."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
 class ModelStepper:
     """One or more models with the same vocabulary; the probabilities of several are averaged."""
 
@@ -54,7 +59,7 @@ class ModelStepper:
         log_probs = []
         for decoder, state in zip(self._decoders, self._states, strict=True):
             logits = decoder.step(last_ids, state, keep_attention=self._keep_attention)
-            log_probs.append(torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1))
+            log_probs.append(torch.log_softmax(promoted(logits), dim=-1))
         if len(log_probs) == 1:
             return log_probs[0]
         return torch.logsumexp(torch.stack(log_probs), dim=0) - math.log(len(log_probs))
@@ -62,7 +67,7 @@ class ModelStepper:
     def attention(self) -> Float[Tensor, "rows source"]:
         """Return the mean over the heads of the last decoder layer and over the models."""
         weights = [state.attention for state in self._states]
-        return torch.stack([entry for entry in weights if entry is not None]).mean(0)
+        return torch.stack([promoted(entry) for entry in weights if entry is not None]).mean(0)
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         for state in self._states:

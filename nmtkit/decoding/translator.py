@@ -26,6 +26,7 @@ from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, Hypothesis, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.decoding.wanted import Ids, contains
+from nmtkit.distributed.workers import is_out_of_memory
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
@@ -147,12 +148,29 @@ class Translator(Engine):
         # With finished hypotheses beside the beam, sentences with required phrases have another search than the others.
         apart = [bool(segment.phrases) and self.decoding.finished == "beside" for segment in segments]
         groups = [[index for index, is_apart in enumerate(apart) if is_apart == wanted] for wanted in (False, True)]
-        for batch in (batch for group in groups for batch in batching.batches(sources, group, batching.tokens)):
-            results = self._search([segments[index] for index in batch], forbidden, request)
+        tokens = batching.tokens or self.batch_tokens
+        for batch in (batch for group in groups for batch in batching.batches(sources, group, tokens)):
+            results = self._search_in_memory([segments[index] for index in batch], forbidden, request)
             yield {
                 index: [self._finish(segments[index], hypothesis) for hypothesis in hypotheses[: request.n_best]]
                 for index, hypotheses in zip(batch, results, strict=True)
             }
+
+    def _search_in_memory(
+        self, segments: Sequence[Segment], forbidden: Sequence[Ids], request: TranslationRequest
+    ) -> list[list[Hypothesis]]:
+        """Search a batch, and where the memory of the device does not suffice, its halves."""
+        try:
+            return self._search(segments, forbidden, request)
+        except RuntimeError as error:
+            if len(segments) == 1 or not is_out_of_memory(error):
+                raise
+        # After the block, as the error holds the tensors of the search.
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        half = (len(segments) + 1) // 2
+        found = [self._search_in_memory(part, forbidden, request) for part in (segments[:half], segments[half:])]
+        return [hypotheses for part in found for hypotheses in part]
 
     @torch.inference_mode()
     def _search(

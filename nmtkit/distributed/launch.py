@@ -18,6 +18,8 @@ from nmtkit.distributed.workers import LAUNCHED, PEER_LOST, going_on
 _SECONDS_FOR_ERRORS = 2.0
 _NO_FAILURE = (None, 0, *(128 + number for number in STOP_SIGNALS))
 """Exit codes of processes that run, are done, or ended in order after a signal that was passed on."""
+_ABORTED = -signal.SIGABRT
+"""Exit code of a process that NCCL ended because it had lost another one, or that failed in a library."""
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
@@ -113,7 +115,7 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
     while any(child.poll() is None for child in children):
         codes = [child.poll() for child in children]
         if any(code not in _NO_FAILURE for code in codes):
-            killed = next((rank for rank, code in enumerate(codes) if code is not None and code < 0), None)
+            killed = next((rank for rank, code in enumerate(codes) if (code or 0) < 0 and code != _ABORTED), None)
             time.sleep(_SECONDS_FOR_ERRORS)  # time for the first process to report an error that all have
             codes = [child.poll() for child in children]
             for child in children:
@@ -133,7 +135,7 @@ def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
     """
     failed_alone = [rank for rank, code in enumerate(codes) if code not in (*_NO_FAILURE, PEER_LOST)]
     if failed_alone:
-        return failed_alone[0], False
+        return min(failed_alone, key=lambda rank: codes[rank] == _ABORTED), False
     if None in codes:
         return codes.index(None), True
     failed = [rank for rank, code in enumerate(codes) if code == PEER_LOST]

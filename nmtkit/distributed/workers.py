@@ -54,6 +54,17 @@ def choose_device(device: str) -> torch.device:
     return torch.device(device)
 
 
+def check_cuda(device: torch.device) -> None:
+    """Raise NmtkitError if a CUDA device cannot compute, such as one for which this build of torch has no code."""
+    try:
+        torch.zeros(1, device=device).add_(1).item()
+    except RuntimeError as error:
+        raise NmtkitError(
+            f"torch cannot use {torch.cuda.get_device_name(device)} ({_in_short(error)}); free the GPU, install a "
+            "build of torch for it, or give --device cpu"
+        ) from None
+
+
 def widest_float(device: torch.device) -> torch.dtype:
     """Return the type of sums on a device: float64 if the device supports it."""
     return torch.float32 if device.type == "mps" else torch.float64
@@ -78,7 +89,8 @@ def check_processes(processes: int, device: str) -> None:
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether an error means too little memory on any device; only CUDA has a separate exception for this."""
     words = (
-        "out of memory", "DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc",
+        "out of memory", "DefaultCPUAllocator: can't allocate memory", "std::bad_alloc",
+        "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED",
     )  # fmt: skip
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
@@ -145,6 +157,8 @@ class Workers:
         if environment_number("WORLD_SIZE", 1) > 1:
             check_processes(processes_here, device)
             rank, num_processes, chosen, heartbeat = _join(chosen)
+        if chosen.type == "cuda":
+            check_cuda(chosen)
         keep_freed_memory()
         if chosen.type == "cpu":
             if for_training:
@@ -244,11 +258,8 @@ class Workers:
 
     def wait(self) -> None:
         """Wait for all processes."""
-        if self.num_processes > 1:
-            from accelerate import PartialState
-
-            with self._exchanging():
-                PartialState().wait_for_everyone()
+        # No barrier: torch gives it a tensor on the GPU of the local rank, even for processes that use the CPU.
+        self.sum(torch.zeros(()))
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave the process group; an error that ends this process is stored for the others."""
@@ -285,15 +296,19 @@ def is_launched() -> bool:
 def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
     """Meet the other processes; return rank, number of processes, device and heartbeat of this process."""
     from accelerate import PartialState
+    from accelerate.utils import check_cuda_p2p_ib_support
 
     rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
-    environment_number("LOCAL_RANK", 0)
+    environment_number("LOCAL_RANK", None if device.type == "cuda" else 0)  # Accelerate chooses the GPU by it
     environment_number("MASTER_PORT")
     if rank >= num_processes:
         raise NmtkitError(f"RANK = {rank}, but WORLD_SIZE = {num_processes}: ranks go from 0 to {num_processes - 1}")
     try:
         store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
         name = meet(store, rank, num_processes)
+        if device.type == "cuda" and not check_cuda_p2p_ib_support():  # as `accelerate launch` does
+            os.environ.setdefault("NCCL_P2P_DISABLE", "1")
+            os.environ.setdefault("NCCL_IB_DISABLE", "1")
         group: dict[str, Any] = {"store": PrefixStore(f"{name}/group", store), "timeout": _STARTING_TIMEOUT}
         state = PartialState(cpu=device.type == "cpu", rank=rank, world_size=num_processes, **group)
         own_store, _, _ = next(rendezvous("env://", timeout=STORE_TIMEOUT))
@@ -338,8 +353,10 @@ def resolve_precision(precision: Precision, device: torch.device) -> ComputedPre
     """
     if precision != "auto":
         return precision
-    modern = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
-    return "bf16" if modern else "float32"
+    capability = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+    if capability == 7:
+        log.info("this GPU has no bf16; by its data sheet, `--set training.precision=fp16` is much faster than float32")
+    return "bf16" if capability >= 8 else "float32"
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -47,6 +47,9 @@ class MultiHeadAttention(nn.Module):
         compression: see above. Without any of the three, every position is seen.
         """
         super().__init__()
+        # cuDNN's attention, the first choice on an H100, takes some 30 ms to plan each new shape of a batch, and hardly
+        # two batches have the same. (Measured by others, not here.)
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.num_heads = num_heads
         self.watch: Callable[[Tensor], None] | None = None
         self._window, self._local = window, local

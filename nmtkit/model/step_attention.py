@@ -38,7 +38,8 @@ class SourceMaps:
         self._to_queries = torch.cat([queries.weight, queries.bias[:, None]], 1).unflatten(0, (heads, -1))
         self._from_values = output.weight.detach().t().contiguous().unflatten(0, (heads, -1))
         self._share_of_bias = output.bias.detach() / heads
-        self._rounds = dtype is not None and dtype != output.weight.dtype
+        stored = output.weight.dtype  # on a GPU, that of the products
+        self._rounds = dtype not in (None, stored) or stored in (torch.bfloat16, torch.float16)
         self._keys_values = PreparedLinear.of(joined_by_head(self.num_heads, attention.key, attention.value), dtype)
         self._d_k = attention.key.weight.size(0) // self.num_heads
 

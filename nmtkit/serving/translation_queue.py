@@ -9,6 +9,7 @@ import asyncio
 import copy
 import dataclasses
 import itertools
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class TranslationQueue:
 
     def __init__(self, limits: Limits, batch_tokens: int, registry: CollectorRegistry) -> None:
         self._jobs: list[Job] = []
-        self._limits, self._batching, self._has_arrived = limits, Batching(tokens=batch_tokens), asyncio.Event()
+        self._limits, self._batch_tokens, self._has_arrived = limits, batch_tokens, asyncio.Event()
         self.thread, self.registry = ThreadPoolExecutor(1, "translation"), registry
         waiting = Gauge("nmtkit_waiting_requests", "Requests that wait to be translated.", registry=registry)
         waiting.set_function(lambda: len(self._jobs))
@@ -101,7 +102,7 @@ class TranslationQueue:
                 job.result.set_exception(RequestError(499, "the client has closed the connection"))
         self._jobs = [job for job in self._jobs if not job.result.done()]
         taken: list[Job] = []
-        room = self._batching.tokens * _CHARACTERS_PER_TOKEN
+        room = self._batch_tokens * _CHARACTERS_PER_TOKEN
         for job in self._jobs:
             size = sum(len(text) + 1 for text, _ in job.lines)
             if not taken or (size <= room and job.options() == taken[0].options()):
@@ -115,7 +116,9 @@ class TranslationQueue:
         try:
             return self._translated_together(jobs)
         except Exception as error:  # whatever fails for one job, the others and the server go on
-            return [error] if len(jobs) == 1 else [result for job in jobs for result in self._results([job])]
+            failure = error
+        traceback.clear_frames(failure.__traceback__)  # which hold the memory of the search
+        return [failure] if len(jobs) == 1 else [result for job in jobs for result in self._results([job])]
 
     def _translated_together(self, jobs: Sequence[Job]) -> list[Result]:
         def check_needed() -> None:
@@ -127,6 +130,8 @@ class TranslationQueue:
         engine.decoding, engine.before_step = engine.decoding.model_copy(update={"beam": beam}), check_needed
         texts, prefixes = zip(*(line for job in jobs for line in job.lines), strict=True)
         request = dataclasses.replace(request, prefixes=prefixes if any(prefixes) else ())
-        found = engine.translations(texts, request, batching=self._batching, before_batch=check_needed)
+        found = engine.translations(
+            texts, request, batching=Batching(tokens=self._batch_tokens), before_batch=check_needed
+        )
         ends = itertools.accumulate(len(job.lines) for job in jobs)
         return [found[end - len(job.lines) : end] for job, end in zip(jobs, ends, strict=True)]

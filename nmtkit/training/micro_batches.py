@@ -16,7 +16,7 @@ import torch
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import EpochPlan, Indices, row_lengths
+from nmtkit.data.batching import EpochPlan, Indices, padding_worth_of, row_lengths
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.cpu import noticing_other_load
 from nmtkit.distributed.workers import Workers, is_out_of_memory
@@ -48,7 +48,7 @@ TRIED_SECONDS = 2.0
 """Time after which the measurement of the first update's rate begins no further micro-batch."""
 
 
-def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int, num_processes: int) -> list[Indices]:
+def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int, workers: Workers) -> list[Indices]:
     """Return the micro-batches of any process with the most padded tokens and with the largest attention matrices.
 
     They are looked for among the updates with the longest sentences and those that fill their micro-batches best.
@@ -56,7 +56,7 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     lengths = (data.sequence_lengths(pairs) for pairs in plan.updates)
     sizes, sources, targets = np.array([(len(source), source.max(), target.max()) for source, target in lengths]).T
     largest = np.array([int(data.source_lengths[pairs].max()) for pairs in plan.updates])
-    counts = -(-sizes // num_processes)
+    counts = -(-sizes // workers.num_processes)
     rows = row_lengths(sources, targets, is_joined=data.is_joined)
     filled = np.minimum(counts * rows, tokens_per_pass) * (sources + targets) // rows
     chosen = set[int]()
@@ -65,7 +65,9 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     candidates = [
         micro_batch
         for index in sorted(chosen)
-        for share in shares_of(data, plan.updates[index], tokens_per_pass, num_processes)
+        for share in shares_of(
+            data, plan.updates[index], tokens_per_pass, workers.num_processes, padding_worth_of(workers.device.type)
+        )
         for micro_batch in share
     ]
 
@@ -101,7 +103,7 @@ def settle_tokens_per_pass(state: TrainingState, training_pairs: TrainingPairs, 
     else:
         limit, origin = workers.tokens_per_pass, "default for the device"
     while True:
-        heaviest = heaviest_micro_batches(plan, data, limit, workers.num_processes)
+        heaviest = heaviest_micro_batches(plan, data, limit, workers)
         if workers.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(workers.device)  # the prediction reports the peak from here on
         failed = _try(state, data, heaviest, workers)
@@ -127,7 +129,8 @@ def _report_plan(
     count, processes = len(plan.updates), workers.num_processes
     tokens = sum(int(data.target_lengths[pairs].sum()) for pairs in plan.updates)
     sample = [plan.updates[index] for index in np.unique(np.linspace(0, count - 1, SAMPLED_UPDATES).astype(int))]
-    micro_batches = [each for pairs in sample for share in shares_of(data, pairs, limit, processes) for each in share]
+    shares = [shares_of(data, pairs, limit, processes, padding_worth_of(workers.device.type)) for pairs in sample]
+    micro_batches = [pairs for of_update in shares for share in of_update for pairs in share]
     real = sum(real_tokens(data, pairs) for pairs in sample)
     padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
     examples = counted(round(sum(len(pairs) for pairs in plan.updates) / count), data.noun)
@@ -157,7 +160,13 @@ def first_update_rate(state: TrainingState, training_pairs: TrainingPairs, worke
     if not plan.updates:
         return None
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
-    shares = shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers.num_processes)
+    shares = shares_of(
+        data,
+        plan.updates[0],
+        state.progress.tokens_per_pass,
+        workers.num_processes,
+        padding_worth_of(workers.device.type),
+    )
     with noticing_other_load():
         for pairs in shares[workers.rank]:
             flops = update_work(state, data.sequence_lengths(pairs)).flops
@@ -218,7 +227,7 @@ def _fit_to_memory(state: TrainingState, data: PairData, plan: EpochPlan, worker
     )
 
     def measure(limit: int) -> tuple[int, int] | None:
-        heaviest = heaviest_micro_batches(plan, data, limit, processes)
+        heaviest = heaviest_micro_batches(plan, data, limit, workers)
         size = max(micro_batch_size(data, pairs) for pairs in heaviest)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(workers.device)

@@ -16,7 +16,7 @@ import torch
 
 from nmtkit.config.corpus_entries import one_language
 from nmtkit.config.schema import Recipe, TrainingConfig
-from nmtkit.data.batching import EpochPlan, Indices, pairs_of_epoch, plan_epoch, share_update
+from nmtkit.data.batching import EpochPlan, Indices, padding_worth_of, pairs_of_epoch, plan_epoch, share_update
 from nmtkit.data.shards import PairData, Part
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
 from nmtkit.errors import NmtkitError
@@ -238,12 +238,14 @@ def predict(
     else:  # of a sample, its mean
         scale = updates / per_epoch
         total = Counters(**{name: round(value * scale) for name, value in epoch_work.counters().items()})
-    default = tokens_per_pass_of("cpu" if hardware.kind == "cpu" else "cuda")
-    per_micro_batch = tokens_per_pass or training.tokens_per_pass or default
+    device_type = "cpu" if hardware.kind == "cpu" else "cuda"
+    per_micro_batch = tokens_per_pass or training.tokens_per_pass or tokens_per_pass_of(device_type)
     # A sample has far too much padding: the larger the corpus, the more alike the lengths in a micro-batch.
     padding = None
     if is_prepared:
-        sample = _sampled_micro_batches(recipe, lengths, plan, per_micro_batch, hardware.devices)
+        sample = _sampled_micro_batches(
+            recipe, lengths, plan, per_micro_batch, hardware.devices, padding_worth_of(device_type)
+        )
         added = padding_flops(recipe.model, [lengths.sequence_lengths(pairs) for pairs in sample])
         padding = round(total.flops * (training_factor(training) * added / work(sample).flops))
     weights = 4 * count_parameters(recipe.model, *vocab_sizes)
@@ -300,7 +302,7 @@ def _num_updates(
 
 
 def _sampled_micro_batches(
-    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, tokens_per_pass: int, devices: int
+    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, tokens_per_pass: int, devices: int, padding_worth: int
 ) -> list[Indices]:
     """Return the micro-batches of updates spread evenly over the epoch."""
     count = max(8, SAMPLED_UPDATES // devices)
@@ -316,6 +318,7 @@ def _sampled_micro_batches(
             devices,
             is_joined=recipe.model.is_joined,
             rows=None if lengths.data is None else lengths.data.rows,
+            padding_worth=padding_worth,
         )
         for pairs in share
     ]

@@ -202,7 +202,7 @@ class _Session:
             where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}",
             f" ({trained:,} of them trained)" if training.freeze else "", counted(len(self._data), self._data.noun),
             workers.num_processes, workers.device,
-            ", ".join(filter(None, (workers.precision, self._origin["processor"]))),
+            ", ".join(filter(None, (workers.precision, self._origin["processor"] or self._origin["device"]))),
         )  # fmt: skip
         self._check_space(None)
         log.info("testing whether the largest micro-batches fit into memory, before update %d", progress.step + 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.data.batching import cut_by_padded_tokens, plan_epoch, share_update
+from nmtkit.data.batching import cut_by_padded_tokens, padding_worth_of, plan_epoch, share_update
 
 Lengths = npt.NDArray[np.int64]
 
@@ -185,6 +185,15 @@ class TestShares:
         lengths = np.array([9] * 100 + [10] * 100)
         [passes] = share_update(np.arange(200), lengths, lengths, 10**6, 1)
         assert [len(passed) for passed in passes] == [200]
+
+    def test_on_a_gpu_a_pass_is_worth_more_padding(self) -> None:
+        assert (padding_worth_of("cpu"), padding_worth_of("cuda")) == (256, 4096)
+        lengths, worth = np.array([10] * 100 + [20] * 50), padding_worth_of("cuda")
+        [passes] = share_update(np.arange(150), lengths, lengths, 10**6, 1, padding_worth=worth)
+        assert [len(passed) for passed in passes] == [150]
+        lengths = np.array([10] * 1000 + [20] * 500)
+        [passes] = share_update(np.arange(1500), lengths, lengths, 10**6, 1, padding_worth=worth)
+        assert [len(passed) for passed in passes] == [1000, 500]
 
     def test_an_update_that_fits_is_one_pass(self) -> None:
         source, target = np.array([3, 4, 5]), np.array([5, 4, 3])

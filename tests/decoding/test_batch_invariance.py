@@ -14,7 +14,7 @@ from nmtkit.decoding.file_translation import Window, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.parts import Parts, Written
-from nmtkit.decoding.request import BATCH_TOKENS, Batching, Translation, TranslationRequest
+from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ def translator_of(tokenizer: Tokenizer, dtype: torch.dtype, beam: int) -> Transl
 
 
 def best(
-    translator: Translator, lines: Sequence[str] = LINES, *, sentences: int | None = None, tokens: int = BATCH_TOKENS,
+    translator: Translator, lines: Sequence[str] = LINES, *, sentences: int | None = None, tokens: int | None = None,
     n_best: int = 1,
 ) -> list[Translation]:  # fmt: skip
     batching = Batching(sentences, tokens)

@@ -89,6 +89,34 @@ def test_batch_size_order_and_padding_change_no_translation(
     assert translator.translate(LINES * 3, batching=Batching(sentences=5)) == alone * 3
 
 
+@pytest.mark.parametrize("room", [4, 1])
+def test_a_batch_that_does_not_fit_into_memory_is_searched_in_halves(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    translator, search, sizes = translator_of(tokenizer), translator_module.beam_search, []
+
+    def limited(stepper: Any, max_lengths: Any, **settings: Any) -> Any:
+        sizes.append(len(max_lengths))
+        if len(max_lengths) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return search(stepper, max_lengths, **settings)
+
+    expected = translator.translate(LINES)
+    monkeypatch.setattr(translator_module, "beam_search", limited)
+    assert translator.translate(LINES) == expected
+    assert sizes == ([6, 3, 3] if room == 4 else [6, 3, 2, 1, 1, 1, 3, 2, 1, 1, 1])
+    room = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        translator.translate(LINES)
+
+
+def test_the_default_batch_is_larger_on_a_gpu(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = translator_of(tokenizer)
+    assert translator.batch_tokens == 2048
+    monkeypatch.setattr(translator, "device", "cuda")
+    assert translator.batch_tokens == 16_384
+
+
 def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, int]] = []
     stepper = translator_module.ModelStepper

@@ -25,6 +25,8 @@ def test_processes_import_what_the_command_does_and_no_file_of_the_working_folde
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_process_that_ends_in_order_after_a_signal_is_no_failure(number: int) -> None:
     assert launcher._to_blame([0, 128 + number, PEER_LOST]) == (2, False)
+    assert launcher._to_blame([-signal.SIGABRT, PEER_LOST, 1]) == (2, False)  # NCCL aborts those that lost another
+    assert launcher._to_blame([0, -signal.SIGABRT, PEER_LOST]) == (1, False)
     ended = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({128 + number})"])
     saving = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
     assert launcher._wait_for_end([ended, saving]) == (0, False)

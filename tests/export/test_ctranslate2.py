@@ -14,8 +14,10 @@ from nmtkit.config.schema import ModelConfig, TrainingLengths
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
+from nmtkit.decoding.engine_choice import load_engine
 from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
@@ -373,6 +375,26 @@ class TestEngine:
         monkeypatch.setattr(translator, "_translator", Failing())
         with pytest.raises(ModelError, match=r"^CTranslate2 failed \(CUDA failed with error out of memory\); try"):
             translator.search([[5, 6]], Batching())
+
+    def test_a_gpu_without_cublas_is_noticed_when_the_export_is_loaded(
+        self, model: Path, exported: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class WithoutLibrary:
+            def __init__(self, folder: str, device: str, **options: object) -> None:
+                assert device == "cuda"
+
+            def translate_batch(self, sources: list[list[str]], **options: object) -> None:
+                raise RuntimeError("Library libcublas.so.12 is not found or cannot be loaded")
+
+        monkeypatch.setattr("ctranslate2.Translator", WithoutLibrary)
+        monkeypatch.setattr("ctranslate2.get_cuda_device_count", lambda: 1)
+        with pytest.raises(ModelError, match=r"cannot use it \(Library libcublas\.so\.12 is not found"):
+            CTranslate2Translator.load(Export.read(exported), {}, "auto")
+        workers = Workers(0, 1, torch.device("cpu"), "float32")
+        with caplog.at_level(logging.WARNING, logger="nmtkit"):
+            loaded = load_engine([model], "auto", {"beam": 1}, [], lambda: workers)
+        assert isinstance(loaded, Translator)
+        assert "using the torch engine" in caplog.text
 
     def test_more_positions_than_the_export_has_are_refused(self, exported: Path) -> None:
         with pytest.raises(ModelError, match="the export has 2048; lower --max-length"):

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig
+from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.attention_window import AttentionWindow
-from nmtkit.model.step_attention import ByHead, Folded
+from nmtkit.model.step_attention import ByHead, Folded, SourceMaps
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import BOS
@@ -173,6 +174,14 @@ def test_what_is_folded(lengths: tuple[int, ...], dtype: torch.dtype | None, is_
     """Up to 0.75 d_model scores of a position: here 9, of two heads."""
     state = StepDecoder(model_of(), dtype).start(*sources(*lengths))
     assert {isinstance(one, Folded) for one in state.sources} == {is_folded}
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_with_weights_in_16_bits_as_on_a_gpu_nothing_is_folded(dtype: torch.dtype | None) -> None:
+    attention = MultiHeadAttention(12, 2, 6, 6, 0.0)
+    for stored, is_folded in ((torch.float32, dtype is None), (torch.bfloat16, False)):
+        looked = SourceMaps(attention.to(stored), dtype).look_at(torch.zeros(1, 4, 12, dtype=stored), None)
+        assert isinstance(looked, Folded) == is_folded
 
 
 @pytest.mark.parametrize("is_training", [False, True])

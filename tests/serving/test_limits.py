@@ -3,10 +3,13 @@
 import json
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from nmtkit.decoding.request import Translation, TranslationRequest
 from nmtkit.serving import http
 from tests.serving.conftest import Client, Server, Shouting, request, serving_engine, translation_request, wait_until
 
@@ -322,6 +325,33 @@ def test_a_bug_is_answered_with_one_line_and_the_server_goes_on(
     assert [answer.status for answer in found] == [500, *[200] * 5]
     assert found[0].error == "internal error; see the log of the server"
     assert server.translated("x") == "X"
+
+
+def test_what_a_failed_search_held_is_free_when_its_requests_are_translated_one_by_one() -> None:
+    class Full(Shouting):
+        """An engine with memory for one line."""
+
+        def translations(self, lines: Any, request: TranslationRequest, **options: Any) -> list[list[Translation]]:
+            if len(lines) > 1:
+                memory = threading.Event()  # anything that can be looked for
+                held.append(weakref.ref(memory))
+                raise RuntimeError("CUDA out of memory")
+            found = super().translations(lines, request, **options)
+            assert all(reference() is None for reference in held)
+            return found
+
+    held: list[weakref.ref[threading.Event]] = []
+    engine = Full()
+    with serving_engine(engine) as server:
+        engine.gate.clear()
+        clients = [server.client() for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.send(translation_request({"q": f"text {number}", "source": "en", "target": "de"}))
+            wait_until(lambda: engine.calls == [["text 0"]])
+        wait_until(lambda: server.metric("nmtkit_waiting_requests") == 2)
+        engine.gate.set()
+        assert [client.read_answer().json["translatedText"] for client in clients] == [f"TEXT {n}" for n in range(3)]
+    assert len(held) == 1
 
 
 def test_connections_that_break_off_anywhere_do_no_harm(server: Server) -> None:

@@ -198,7 +198,7 @@ def test_the_heaviest_passes_are_those_of_the_whole_plan(data: PairData, process
         source, target = int(data.source_lengths[pairs].max()), int(data.target_lengths[pairs].max())
         return len(pairs) * (source**2 + target**2 + source * target)
 
-    found = heaviest_micro_batches(plan, data, tokens_per_pass, processes)
+    found = heaviest_micro_batches(plan, data, tokens_per_pass, Workers(0, processes, torch.device("cpu"), "float32"))
     assert max(padded_tokens(data, pairs) for pairs in found) == max(padded_tokens(data, p) for p in everything)
     assert max(attention(pairs) for pairs in found) == max(attention(pairs) for pairs in everything)
     assert len(found) <= 2
@@ -210,7 +210,7 @@ def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch:
     before, random = weights_of(tried), torch.get_rng_state()
     sizes = limit_memory(monkeypatch, 10**6)
     settle_tokens_per_pass(tried, data, ALONE)
-    assert sizes == [padded_tokens(data, p) for p in heaviest_micro_batches(plan_of(data, training), data, 60, 1)]
+    assert sizes == [padded_tokens(data, p) for p in heaviest_micro_batches(plan_of(data, training), data, 60, ALONE)]
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(a, b) for a, b in zip(weights_of(tried), before, strict=True))
     assert all(parameter.grad is None for parameter in tried.model.parameters())
