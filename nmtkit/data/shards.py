@@ -72,7 +72,7 @@ def tempered(weights: Sequence[float], sizes: Sequence[int], temperature: float)
     if temperature == 1 or not any(weighted):
         return list(weights)
     scaled = [size ** (1 / temperature) for size in weighted]
-    factor = sum(weighted) / sum(scaled)
+    factor = math.fsum(weighted) / math.fsum(scaled)  # the same on every Python
     new = zip(weights, sizes, scaled, strict=True)
     return [factor * share / size if size else weight for weight, size, share in new]
 

@@ -1,5 +1,6 @@
 """Sampling of translations from the model's distribution, and the choice among samples by minimum Bayes risk."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -69,7 +70,7 @@ def by_expected_utility(samples: Sequence[str], utility: Utility) -> list[int]:
     """
     counts = Counter(samples)
     expected = {
-        hypothesis: sum(count * utility(hypothesis, reference) for reference, count in counts.items())
+        hypothesis: math.fsum(count * utility(hypothesis, reference) for reference, count in counts.items())
         for hypothesis in counts
     }
     return sorted(map(samples.index, counts), key=lambda number: -expected[samples[number]])

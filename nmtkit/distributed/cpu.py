@@ -4,6 +4,7 @@ import ctypes
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -79,17 +80,24 @@ def choose_products() -> None:
     in float32 unless the processor has matrix units (AMX) for bfloat16.
     """
     if _onednn_is_exact():
-        torch.set_float32_matmul_precision("medium")
+        set_products("medium")
+
+
+def set_products(precision: str) -> None:
+    """Set torch's precision of float32 products, without the advice of torch 2.9 about another interface."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.set_float32_matmul_precision(precision)
 
 
 def _onednn_is_exact() -> bool:
     """Return whether oneDNN computes in float32 if bfloat16 is allowed, by a product that bfloat16 would round."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
+    set_products("medium")
     exact = 1 + 2.0**-12  # bfloat16 has 8 bits
     matrix = torch.full((256, 256), exact)
     products = (matrix @ matrix.t(), matrix.t() @ matrix, torch.addmm(torch.zeros(256), matrix, matrix.t()))
-    torch.set_float32_matmul_precision(before)
+    set_products(before)
     expected = torch.tensor(256 * exact**2)
     return all(torch.allclose(product, expected, rtol=1e-6, atol=0.0) for product in products)
 

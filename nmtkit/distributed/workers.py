@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.console import counted, environment_number, log
-from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_primitive_cache, set_threads
+from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_primitive_cache, set_products, set_threads
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import NmtkitError, PeerLostError
@@ -164,7 +164,7 @@ class Workers:
             if for_training:
                 limit_primitive_cache()
             if for_decoding:
-                torch.set_float32_matmul_precision("highest")
+                set_products("highest")
             else:
                 choose_products()
         set_threads(threads, processes_here)

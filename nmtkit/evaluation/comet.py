@@ -31,10 +31,10 @@ class Comet:
         """
         try:
             from comet import download_model, load_from_checkpoint
-        except ImportError:
-            raise DataError(
-                "COMET is not installed; run `pip install 'nmtkit[comet]'`, or score without --comet"
-            ) from None
+        except ImportError as error:
+            is_missing = isinstance(error, ModuleNotFoundError) and error.name == "comet"
+            fault = "is not installed" if is_missing else f"cannot be imported ({error})"
+            raise DataError(f"COMET {fault}; run `pip install 'nmtkit[comet]'`, or score without --comet") from None
         try:
             path = model if Path(model).is_file() else download_model(model)
             self._model: Any = load_from_checkpoint(path)

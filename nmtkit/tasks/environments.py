@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ Step = tuple[Any, float, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was cut off, and facts: `is_success`, `shortest`."""
 
 
-@runtime_checkable
 class Environment(Protocol):
     """Part of gymnasium.Env. Random actions also need `action_space`, with `n`, or `seed` and `sample`."""
 
@@ -196,9 +195,10 @@ def make_environment(name: str, seed: int, *, for_data: bool = False) -> Environ
         is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         where = f" in {here} and among the installed packages" if is_missing else ""
         raise DataError(f'environment "{name}": {_in_words(error)}{where}') from None
-    if not isinstance(made, Environment):
+    # Not isinstance, which since Python 3.12 does not find methods of a wrapper that come through __getattr__.
+    if not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
         raise DataError(f'environment "{name}": the function returns no environment with reset and step')
-    return made
+    return cast(Environment, made)
 
 
 def begin(environment: Environment, seed: int) -> tuple[Any, dict[str, Any]]:

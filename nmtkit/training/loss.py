@@ -21,6 +21,7 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.console import duration, log
 from nmtkit.data.batch import Batch, LabelBatch
 from nmtkit.data.episodes import EpisodeBatch
+from nmtkit.errors import NmtkitError
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer
@@ -345,7 +346,10 @@ class CompiledLoss:
         self._layers = [*model.encoder, *model.decoder]
         self._calls = []
         for layer in self._layers:
-            layer.compile(dynamic=True)
+            try:
+                layer.compile(dynamic=True)
+            except RuntimeError as error:  # this Python is too new for this torch
+                raise NmtkitError(f"training.compile: {error}") from None
             self._calls.append(layer._compiled_call_impl)
             layer._compiled_call_impl = None
         self._reported, _ = compile_cost()

@@ -1,6 +1,7 @@
 """What the operating system refuses ends a command in one line, wherever it happens."""
 
 import errno
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,7 +53,7 @@ def test_a_loop_of_links_and_a_name_with_escapes_are_named_visibly(
     loop.symlink_to(loop)
     outcome = run_command("score", tmp_path / "h", "--reference", loop)
     assert outcome.code == 1
-    assert outcome.err.startswith("error: Symlink loop from ")
+    assert re.search("^error: Symlink loop from |Too many levels of symbolic links", outcome.err)  # before Python 3.13
     assert outcome.err.count("\n") == 1 and "\x1b" not in outcome.err
 
 

@@ -158,6 +158,17 @@ def fail() -> None:
     raise ValueError("too\nbad")
 
 
+class Wrapper:
+    """An environment around another one."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(KeyToDoor(1), name)
+
+
+def test_a_wrapper_that_passes_calls_on_is_an_environment() -> None:
+    assert begin(make_environment("tests.tasks.test_environments:Wrapper", 1), 7) == begin(KeyToDoor(1), 7)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
