@@ -4,7 +4,6 @@ import errno
 import gc
 import io
 import logging
-import math
 import os
 import random
 import shutil
@@ -22,7 +21,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from nmtkit import console
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.interpreter import STOP_SIGNALS
@@ -36,7 +34,6 @@ from tests import everything  # noqa: F401
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here and in every process started here
 os.fsync = lambda descriptor: None  # 3 ms each; no test takes the power away
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets the width of its own terminal, which is not that of the tests
-console.SECONDS_BETWEEN_LINES = math.inf  # else a slow machine prints progress where a test expects none
 settings.register_profile("nmtkit", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other work may run
 settings.load_profile("nmtkit")
 

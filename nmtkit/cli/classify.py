@@ -21,9 +21,7 @@ def command(
         bool, Option(help="Write a JSON object per line: label and probabilities, or the predicted number.")
     ] = False,
     strict: options.Strict = False,
-    batch_tokens: Annotated[
-        int | None, Option(min=1, help="Maximum tokens per batch.  [default: 2048; GPU: 16384]")
-    ] = None,
+    batch_tokens: Annotated[int | None, Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     quiet: options.Quiet = False,

@@ -9,6 +9,7 @@ The `Downloader` chooses addresses, tries again and verifies; `transfer` appends
 """
 
 import contextlib
+import copy
 import errno
 import fcntl
 import hashlib
@@ -190,14 +191,15 @@ class Downloader:
         results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         for file in wanted:
             waiting.put(file)
-        stopped = self._stopped  # of the threads of this call, which may outlive it
+        mine = copy.copy(self)  # its event is that of the threads of this call, which may outlive it
+        stopped = mine._stopped = threading.Event()
 
         def work() -> None:
             with contextlib.suppress(queue.Empty):
                 while not stopped.is_set():
                     file = waiting.get_nowait()
                     try:
-                        self.fetch(file)
+                        mine.fetch(file)
                         results.put(None)
                     except BaseException as error:
                         results.put(error)
@@ -214,7 +216,6 @@ class Downloader:
             stopped.set()
             for thread in threads:
                 thread.join(timeout=1)
-            self._stopped = threading.Event()
         return [self._fetched[file] for file in wanted]
 
     def _cache_path(self, file: RemoteFile) -> Path:
@@ -274,10 +275,9 @@ class Downloader:
 
     def _transfer(self, url: str, expected: RemoteFile, part: "PartialFile") -> None:
         """Transfer all missing bytes, with new attempts after temporary failures."""
-        stopped = self._stopped
 
         def report(done: int, total: int | None) -> None:
-            if stopped.is_set():
+            if self._stopped.is_set():
                 raise _StoppedError
             if self.progress is not None:
                 self.progress(url, done, total)
@@ -296,7 +296,7 @@ class Downloader:
                 if seconds is None:
                     seconds = BACKOFF_SECONDS * 2 ** (attempts - 1)
                 log.info("%s: %s; trying again", url, failure)
-                if stopped.wait(min(seconds, MAX_WAIT_SECONDS)):
+                if self._stopped.wait(min(seconds, MAX_WAIT_SECONDS)):
                     raise _StoppedError from None
 
     def _record_path(self, file: RemoteFile) -> Path:

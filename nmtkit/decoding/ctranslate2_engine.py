@@ -282,7 +282,8 @@ class CTranslate2Translator(Engine):
                     result = pending.result()
                 except RuntimeError as error:
                     reason = " ".join(str(error).split())
-                    remedy = "a smaller --batch-tokens" if "memory" in reason else "--engine torch"
+                    is_full = "out of memory" in reason or "ALLOC_FAILED" in reason
+                    remedy = "a smaller --batch-tokens" if is_full else "the model itself, with --engine torch"
                     raise ModelError(f"CTranslate2 failed ({reason}); try {remedy}") from None
                 limit, hypotheses = limits[index], [pieces[len(start) :] for pieces in result.hypotheses]
                 if self.decoding.beam == 1:

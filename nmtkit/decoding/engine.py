@@ -78,8 +78,8 @@ class Engine(ABC):
 
     @property
     def batch_tokens(self) -> int:
-        """Default number of source tokens per batch, with padding; that of a GPU is not measured."""
-        return 2048 if self.device == "cpu" else 16_384
+        """Default number of source tokens per batch, with padding."""
+        return 2048
 
     @property
     @abstractmethod

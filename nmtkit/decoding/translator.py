@@ -10,6 +10,7 @@ import torch
 
 from nmtkit.config.recipe import changed_decoding
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.console import log
 from nmtkit.data.batch import pad
 from nmtkit.decoding.constraints import (
     ended_words,
@@ -71,7 +72,7 @@ class Translator(Engine):
         self._is_joined = any(model.config.is_joined for model in models)
         # Where source and target share the positions, a source has at most half of them.
         super().__init__(tokenizer, decoding, lengths, most // 2 if most is not None and self._is_joined else most)
-        self._most_positions = most
+        self._most_positions, self._too_large = most, math.inf
         self._decoders = [
             JoinedStepDecoder(model, _DTYPES[precision])
             if isinstance(model, DecoderOnly)
@@ -117,6 +118,10 @@ class Translator(Engine):
     def num_threads(self) -> int:
         return torch.get_num_threads()
 
+    @property
+    def batch_tokens(self) -> int:
+        return super().batch_tokens if self.device == "cpu" else 16_384  # not measured
+
     def check_search(self, request: TranslationRequest) -> None:
         beam = self.decoding.beam
         if request.sampling is None and request.n_best > beam:
@@ -159,15 +164,18 @@ class Translator(Engine):
     def _search_in_memory(
         self, segments: Sequence[Segment], forbidden: Sequence[Ids], request: TranslationRequest
     ) -> list[list[Hypothesis]]:
-        """Search a batch, and where the memory of the device does not suffice, its halves."""
-        try:
-            return self._search(segments, forbidden, request)
-        except RuntimeError as error:
-            if len(segments) == 1 or not is_out_of_memory(error):
-                raise
-        # After the block, as the error holds the tensors of the search.
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
+        """Search a batch; if the memory of the device does not suffice, or did not for a smaller one, its halves."""
+        size = len(segments) * (max(len(segment.ids) for segment in segments) + 1)
+        if len(segments) == 1 or size < self._too_large:
+            try:
+                return self._search(segments, forbidden, request)
+            except RuntimeError as error:
+                if len(segments) == 1 or not is_out_of_memory(error):
+                    raise
+            log.info("a batch of %s source tokens does not fit into memory; batches are halved", f"{size:,}")
+            self._too_large = size
+            if self.device == "cuda":  # after the block, as the error holds the tensors of the search
+                torch.cuda.empty_cache()
         half = (len(segments) + 1) // 2
         found = [self._search_in_memory(part, forbidden, request) for part in (segments[:half], segments[half:])]
         return [hypotheses for part in found for hypotheses in part]

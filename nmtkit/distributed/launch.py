@@ -20,6 +20,7 @@ _NO_FAILURE = (None, 0, *(128 + number for number in STOP_SIGNALS))
 """Exit codes of processes that run, are done, or ended in order after a signal that was passed on."""
 _ABORTED = -signal.SIGABRT
 """Exit code of a process that NCCL ended because it had lost another one, or that failed in a library."""
+_LOST = (PEER_LOST, _ABORTED)
 
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
@@ -54,9 +55,12 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             for number, handler in previous.items():
                 signal.signal(number, handler)
         codes = [child.returncode for child in children]
-        by_signal = (*_NO_FAILURE, PEER_LOST, *(-number for number in STOP_SIGNALS))
-        if received and not hangs and all(code in by_signal for code in codes):
+        by_signal = (*_NO_FAILURE, *(-number for number in STOP_SIGNALS))
+        stopped = any(code and code in by_signal for code in codes)
+        if received and not hangs and all(code in by_signal or (stopped and code in _LOST) for code in codes):
             # Some may be done, or have lost those that ended before them; the steps after training must not run.
+            if codes[0] in _LOST:  # and has told nothing
+                sys.stderr.write(f"error: {going_on('stopped by a signal')}\n")
             return next((code for code in codes if code and code in _NO_FAILURE), 128 + received[-1])
         code = codes[failed or 0]
         if failed:

@@ -56,11 +56,12 @@ def choose_device(device: str) -> torch.device:
 
 def check_cuda(device: torch.device) -> None:
     """Raise NmtkitError if a CUDA device cannot compute, such as one for which this build of torch has no code."""
+    name = torch.cuda.get_device_name(device)
     try:
         torch.zeros(1, device=device).add_(1).item()
     except RuntimeError as error:
         raise NmtkitError(
-            f"torch cannot use {torch.cuda.get_device_name(device)} ({_in_short(error)}); free the GPU, install a "
+            f"torch cannot use {name} ({_in_short(error)}); free the GPU, install a "
             "build of torch for it, or give --device cpu"
         ) from None
 
@@ -158,7 +159,12 @@ class Workers:
             check_processes(processes_here, device)
             rank, num_processes, chosen, heartbeat = _join(chosen)
         if chosen.type == "cuda":
-            check_cuda(chosen)
+            try:
+                check_cuda(chosen)
+            except NmtkitError as error:
+                if heartbeat is not None:
+                    heartbeat.stop(str(error))  # for the other processes
+                raise
         keep_freed_memory()
         if chosen.type == "cpu":
             if for_training:
@@ -353,10 +359,8 @@ def resolve_precision(precision: Precision, device: torch.device) -> ComputedPre
     """
     if precision != "auto":
         return precision
-    capability = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
-    if capability == 7:
-        log.info("this GPU has no bf16; by its data sheet, `--set training.precision=fp16` is much faster than float32")
-    return "bf16" if capability >= 8 else "float32"
+    modern = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+    return "bf16" if modern else "float32"
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -118,7 +118,10 @@ class TranslationQueue:
         except Exception as error:  # whatever fails for one job, the others and the server go on
             failure = error
         traceback.clear_frames(failure.__traceback__)  # which hold the memory of the search
-        return [failure] if len(jobs) == 1 else [result for job in jobs for result in self._results([job])]
+        try:
+            return [failure] if len(jobs) == 1 else [result for job in jobs for result in self._results([job])]
+        finally:
+            del failure  # whose traceback holds this frame
 
     def _translated_together(self, jobs: Sequence[Job]) -> list[Result]:
         def check_needed() -> None:

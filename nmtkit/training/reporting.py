@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from nmtkit import console
 from nmtkit.config.schema import Recipe
-from nmtkit.console import SECONDS_BETWEEN_LINES, amount, counted, duration, is_live, is_telling, live, log
+from nmtkit.console import amount, counted, duration, is_live, is_telling, live, log
 from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.json_toml import append_json_line, write_json_lines
@@ -143,7 +144,7 @@ class Reporter:
             self._panel.moment = self._moment(update, progress)
         elif update.skipped or not self._recent.updates:  # none, where a resume begins with a validation
             return
-        elif is_telling() and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+        elif is_telling() and time.monotonic() - self._last_line >= console.SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             moment, recent = self._moment(update, progress), self._recent
             left = "" if moment.seconds_left is None else f", {duration(moment.seconds_left)} left"

@@ -615,12 +615,13 @@ class TestSeveralAtOnce:
 
         def wait_for_the_failure(url: str, done: int, total: int | None) -> None:
             if url == files[0].url:
-                assert stopped.wait(timeout=300)
+                assert is_over.wait(timeout=300)  # so that it outlives the call
 
+        is_over = threading.Event()
         before = set(threading.enumerate())
         downloader = Downloader(cache=tmp_path, progress=wait_for_the_failure)
-        stopped = downloader._stopped
         assert "HTTP 404" in message_of(lambda: downloader.fetch_all([*files, missing]))
+        is_over.set()
         for thread in set(threading.enumerate()) - before:
             thread.join(300)
         kept = [(path if path.exists() else PartialFile.path_of(path)) for path in places]

@@ -39,9 +39,12 @@ def test_a_process_that_ends_in_order_after_a_signal_is_no_failure(number: int) 
         ([0, 0], 143, ""),  # the stop came too late for them
         ([143, PEER_LOST], 143, ""),  # process 1 had begun to listen, and lost process 0, which had not
         ([-signal.SIGTERM, PEER_LOST], 143, ""),
+        ([130, -signal.SIGABRT], 130, ""),
+        ([PEER_LOST, 143], 143, "error: stopped by a signal; the same command goes on from what was saved"),
         ([130, 130], 130, ""),  # it came after another one
         ([143, -signal.SIGKILL], 137, "error: process 1 of 2 was killed by SIGKILL"),
         ([1, PEER_LOST], 1, ""),
+        ([0, PEER_LOST], 1, "error: process 1 of 2 lost touch with the others"),
     ],
 )
 def test_the_exit_code_after_a_signal_tells_of_it_unless_a_process_failed(

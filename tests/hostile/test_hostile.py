@@ -4,6 +4,7 @@ docs/robustness.md says what is promised. `NMTKIT_HOSTILE_SEED` takes another sa
 name has that in it.
 """
 
+import faulthandler
 import json
 import os
 import random
@@ -178,7 +179,14 @@ def test_a_case_that_hangs_or_kills_itself_is_seen(tmp_path: Path, monkeypatch: 
             if time.process_time() > 1:
                 return 0
 
-    sleep, abort = (lambda case: time.sleep(600)), (lambda case: os.abort())
+    def abort(case: Case) -> int:
+        faulthandler.disable()  # of pytest, which would print where
+        os.abort()
+
+    def sleep(case: Case) -> int:
+        time.sleep(600)
+        return 0
+
     cases = ((sleep, 20, 0.2, None), (work, 0.5, 300, None), (abort, 20, 300, -6))
     for number, (run, seconds, waiting_seconds, code) in enumerate(cases):
         monkeypatch.setattr(harness, "SECONDS", seconds)

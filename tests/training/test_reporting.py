@@ -277,6 +277,7 @@ def test_without_a_terminal_a_line_every_ten_seconds(
     monkeypatch.setattr(sys, "stderr", stderr)
     now = 100.0
     monkeypatch.setattr(reporting.time, "monotonic", lambda: now)
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 10.0)
     console.set_up(quiet=quiet)
     reports = reporter(tmp_path)
     with reports.showing(place(step=0, seconds=0.0)):
@@ -301,7 +302,7 @@ def test_a_validation_repeated_on_resume_adds_no_line_where_no_update_was_made(
     monkeypatch.setattr(sys, "stderr", stderr)
     console.set_up()
     reports = reporter(tmp_path)
-    monkeypatch.setattr(reporting, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
     with reports.showing(place()):
         reports.show(UPDATE, place())
     assert stderr.getvalue() == ""
