@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import logging
 import os
@@ -146,7 +147,7 @@ def test_the_manifest_has_the_sums_of_all_other_files_and_the_versions(tmp_path:
         "model.safetensors", "model.json", "tokenizer/tokenizer.json", "tokenizer/joint.vocab", "provenance.json"
     }  # fmt: skip
     assert provenance["files"] == {name: sha256_of(path) for name, path in files.items() if name != "provenance.json"}
-    assert provenance["versions"]["torch"] == torch.__version__
+    assert provenance["versions"]["torch"] == importlib.metadata.version("torch")
 
 
 def test_each_weight_is_stored_once(tmp_path: Path) -> None:

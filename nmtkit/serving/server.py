@@ -4,6 +4,7 @@ import asyncio
 import functools
 import itertools
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,6 +74,7 @@ async def serve(
         listener = await asyncio.start_server(http, host, port, start_serving=False)
     except (OSError, ValueError) as error:  # ValueError: of a name that no host can have
         reason = str(error.strerror if isinstance(error, OSError) else error).rpartition(": ")[2]
+        reason = re.sub(r"^\[errno \d+\] ", "", reason)  # of Python 3.13
         raise NmtkitError(f"--host {host} --port {port}: {reason}; choose another address or port") from None
     stopped = loop.create_future()
 

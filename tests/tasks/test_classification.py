@@ -298,10 +298,11 @@ def test_operations_of_labels_are_those_that_torch_counts() -> None:
 
 def test_a_label_needs_no_float64_on_the_device(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier, output = Classifier.load(trained), DecoderOnly.label_output
-    expected = classifier.translations(["ab cd"], TranslationRequest())
+    [[expected]] = classifier.translations(["ab cd"], TranslationRequest())
     on_device = lambda *inputs: output(*inputs).as_subclass(WithoutFloat64)  # noqa: E731
     monkeypatch.setattr(DecoderOnly, "label_output", on_device)
-    assert classifier.translations(["ab cd"], TranslationRequest()) == expected
+    [[found]] = classifier.translations(["ab cd"], TranslationRequest())
+    assert (found.text, found.score, found.probabilities) == (expected.text, expected.score, expected.probabilities)
 
 
 def test_a_label_does_not_depend_on_the_other_lines(trained: Path) -> None:
