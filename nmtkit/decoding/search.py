@@ -10,7 +10,8 @@ This is finished = "within". With "beside", finished hypotheses do not take the 
 2 x ``beam`` best continuations, those among the first ``beam`` that end are finished, and the first ``beam`` of the
 others stay live. A sentence is done when ``beam`` hypotheses are finished. At the maximum length, all of the first
 ``beam`` are finished, without an end symbol. The probability of suppressed tokens is distributed over the others. This
-is the search of CTranslate2 (src/decoding.cc, BeamSearch::search); fairseq's differs in the last two sentences.
+is the search of CTranslate2 (src/decoding.cc, BeamSearch::search); fairseq's differs in what the last two
+sentences describe.
 
 Constraints (``constraints.py``) exclude continuations. The candidate selection decides which of the others to keep: the
 best (below), those that make progress with required phrases (``constraints.py``), or sampled ones (``sampling.py``).

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import itertools
 import os
-import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -74,7 +73,7 @@ async def serve(
         listener = await asyncio.start_server(http, host, port, start_serving=False)
     except (OSError, ValueError) as error:  # ValueError: of a name that no host can have
         reason = str(error.strerror if isinstance(error, OSError) else error).rpartition(": ")[2]
-        reason = re.sub(r"^\[errno \d+\] ", "", reason)  # of Python 3.13
+        reason = reason.rpartition("] ")[2]  # since Python 3.13 it begins with [errno 98]
         raise NmtkitError(f"--host {host} --port {port}: {reason}; choose another address or port") from None
     stopped = loop.create_future()
 

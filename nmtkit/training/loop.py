@@ -20,15 +20,7 @@ from torch import Tensor
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
-from nmtkit.data.batching import (
-    PADDING_WORTH_A_MICRO_BATCH,
-    EpochPlan,
-    Indices,
-    padding_worth_of,
-    plan_of_epoch,
-    row_lengths,
-    share_update,
-)
+from nmtkit.data.batching import EpochPlan, Indices, padding_worth_of, plan_of_epoch, row_lengths, share_update
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory, widest_float
 from nmtkit.errors import DataError, NmtkitError
@@ -211,7 +203,7 @@ def _planned(
         if on_cuda and workers.device.index is not None:
             torch.cuda.set_device(workers.device)  # for this thread: else pinning would take memory of the first device
         for pairs in updates:
-            shares = shares_of(data, pairs, limit, workers.num_processes, padding_worth_of(workers.device.type))
+            shares = shares_of(data, pairs, limit, workers)
             batches = [make_batch(data, chosen) for chosen in shares[workers.rank]]
             yield PlannedUpdate(pairs, shares, [batch.pinned() for batch in batches] if on_cuda else batches)
 
@@ -441,11 +433,8 @@ def padded_tokens(data: PairData, pairs: Indices) -> int:
     return int(source.sum() + target.sum()) - len(source) * data.is_joined
 
 
-def shares_of(
-    data: PairData, pairs: Indices, limit: int, num_processes: int, padding_worth: int = PADDING_WORTH_A_MICRO_BATCH
-) -> list[list[Indices]]:
+def shares_of(data: PairData, pairs: Indices, limit: int, workers: Workers) -> list[list[Indices]]:
     """Return the micro-batches of an update for each process, see `share_update`."""
-    lengths, rows = (data.source_lengths, data.target_lengths), data.rows
-    return share_update(
-        pairs, *lengths, limit, num_processes, is_joined=data.is_joined, rows=rows, padding_worth=padding_worth
-    )
+    lengths, worth = (data.source_lengths, data.target_lengths), padding_worth_of(workers.device.type)
+    processes, rows = workers.num_processes, data.rows
+    return share_update(pairs, *lengths, limit, processes, is_joined=data.is_joined, rows=rows, padding_worth=worth)

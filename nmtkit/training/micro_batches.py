@@ -16,7 +16,7 @@ import torch
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import EpochPlan, Indices, padding_worth_of, row_lengths
+from nmtkit.data.batching import EpochPlan, Indices, row_lengths
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.cpu import noticing_other_load
 from nmtkit.distributed.workers import Workers, is_out_of_memory
@@ -65,9 +65,7 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     candidates = [
         micro_batch
         for index in sorted(chosen)
-        for share in shares_of(
-            data, plan.updates[index], tokens_per_pass, workers.num_processes, padding_worth_of(workers.device.type)
-        )
+        for share in shares_of(data, plan.updates[index], tokens_per_pass, workers)
         for micro_batch in share
     ]
 
@@ -129,8 +127,7 @@ def _report_plan(
     count, processes = len(plan.updates), workers.num_processes
     tokens = sum(int(data.target_lengths[pairs].sum()) for pairs in plan.updates)
     sample = [plan.updates[index] for index in np.unique(np.linspace(0, count - 1, SAMPLED_UPDATES).astype(int))]
-    shares = [shares_of(data, pairs, limit, processes, padding_worth_of(workers.device.type)) for pairs in sample]
-    micro_batches = [pairs for of_update in shares for share in of_update for pairs in share]
+    micro_batches = [each for pairs in sample for share in shares_of(data, pairs, limit, workers) for each in share]
     real = sum(real_tokens(data, pairs) for pairs in sample)
     padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
     examples = counted(round(sum(len(pairs) for pairs in plan.updates) / count), data.noun)
@@ -160,13 +157,7 @@ def first_update_rate(state: TrainingState, training_pairs: TrainingPairs, worke
     if not plan.updates:
         return None
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
-    shares = shares_of(
-        data,
-        plan.updates[0],
-        state.progress.tokens_per_pass,
-        workers.num_processes,
-        padding_worth_of(workers.device.type),
-    )
+    shares = shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers)
     with noticing_other_load():
         for pairs in shares[workers.rank]:
             flops = update_work(state, data.sequence_lengths(pairs)).flops

@@ -238,14 +238,11 @@ def predict(
     else:  # of a sample, its mean
         scale = updates / per_epoch
         total = Counters(**{name: round(value * scale) for name, value in epoch_work.counters().items()})
-    device_type = "cpu" if hardware.kind == "cpu" else "cuda"
-    per_micro_batch = tokens_per_pass or training.tokens_per_pass or tokens_per_pass_of(device_type)
+    per_micro_batch = tokens_per_pass or training.tokens_per_pass or tokens_per_pass_of(hardware.kind)
     # A sample has far too much padding: the larger the corpus, the more alike the lengths in a micro-batch.
     padding = None
     if is_prepared:
-        sample = _sampled_micro_batches(
-            recipe, lengths, plan, per_micro_batch, hardware.devices, padding_worth_of(device_type)
-        )
+        sample = _sampled_micro_batches(recipe, lengths, plan, per_micro_batch, hardware)
         added = padding_flops(recipe.model, [lengths.sequence_lengths(pairs) for pairs in sample])
         padding = round(total.flops * (training_factor(training) * added / work(sample).flops))
     weights = 4 * count_parameters(recipe.model, *vocab_sizes)
@@ -302,10 +299,10 @@ def _num_updates(
 
 
 def _sampled_micro_batches(
-    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, tokens_per_pass: int, devices: int, padding_worth: int
+    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, tokens_per_pass: int, hardware: Hardware
 ) -> list[Indices]:
     """Return the micro-batches of updates spread evenly over the epoch."""
-    count = max(8, SAMPLED_UPDATES // devices)
+    count = max(8, SAMPLED_UPDATES // hardware.devices)
     chosen = np.unique(np.linspace(0, len(plan.updates) - 1, count).astype(int))
     return [
         pairs
@@ -315,10 +312,10 @@ def _sampled_micro_batches(
             lengths.source,
             lengths.target,
             tokens_per_pass,
-            devices,
+            hardware.devices,
             is_joined=recipe.model.is_joined,
             rows=None if lengths.data is None else lengths.data.rows,
-            padding_worth=padding_worth,
+            padding_worth=padding_worth_of(hardware.kind),
         )
         for pairs in share
     ]

@@ -193,7 +193,7 @@ class _Session:
     def _settle(self) -> None:
         """Settle the size of micro-batches, and before the first update predict the training."""
         recipe, training, workers, progress = self._recipe, self._recipe.training, self._workers, self._state.progress
-        name = self._origin["device"] if workers.device.type == "cuda" else None
+        on_cuda = workers.device.type == "cuda"
         where = f"starting from the weights of {training.init}" if training.init else "starting from random weights"
         if progress.step:
             where = f"resuming training at update {progress.step + 1}"
@@ -203,7 +203,7 @@ class _Session:
             where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}",
             f" ({trained:,} of them trained)" if training.freeze else "", counted(len(self._data), self._data.noun),
             workers.num_processes, workers.device,
-            ", ".join(filter(None, (workers.precision, self._origin["processor"], name))),
+            ", ".join(filter(None, (workers.precision, self._origin["device" if on_cuda else "processor"]))),
         )  # fmt: skip
         self._check_space(None)
         log.info("testing whether the largest micro-batches fit into memory, before update %d", progress.step + 1)

@@ -497,7 +497,7 @@ def test_figures_of_examples_count_their_sequences(
     prepare(recipe, run.folder)
     data, added = LabelData(run.data / "train", run.tokenizer()), 0
     for pairs in plan_of(data, recipe.training, 0).updates:
-        for passed in shares_of(data, pairs, 100, 1)[0]:
+        for passed in shares_of(data, pairs, 100, Workers(0, 1, torch.device("cpu"), "float32"))[0]:
             batch = make_batch(data, passed)
             positions, ones = batch.target_in.numel(), np.ones(len(batch.target_in), np.int64)
             assert padded_tokens(data, passed) == micro_batch_size(data, passed) == positions <= 100
