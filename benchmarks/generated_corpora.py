@@ -1,8 +1,8 @@
 """Measures generated corpora on Multi30k English-German: distillation into a small student, and back-translation.
 
     python benchmarks/generated_corpora.py distillation --work DIR --mirror DIR [--teachers 3] [--teacher RUN ...]
-        [--seeds 2] [--updates 6000] [--threads N]
-    python benchmarks/generated_corpora.py back-translation --work DIR --mirror DIR [--pairs 5000] [--seeds 2]
+        [--seeds 1 2] [--updates 6000] [--threads N]
+    python benchmarks/generated_corpora.py back-translation --work DIR --mirror DIR [--pairs 5000] [--seeds 1 2]
         [--updates 3000] [--threads N]
 
 distillation: the teachers are `multi30k-en-de` with the seeds 1, 2, ..., or given runs. Their ensemble translates the
@@ -13,7 +13,8 @@ an int8 export CTranslate2 with greedy search.
 back-translation: of the 29,000 pairs, evenly spaced ones are given; of the others only the German side, which a model
 trained on the given pairs translates to English, one for each seed. The best checkpoint by validation counts.
 
-Scores are sacreBLEU on test2016. The same command continues an interrupted measurement.
+Scores are sacreBLEU on test2016. The same command continues an interrupted measurement, and one with other seeds may
+run beside it in the same folder.
 """
 
 import argparse
@@ -146,7 +147,7 @@ def distillation(measurement: Measurement, arguments: argparse.Namespace) -> Non
     students = {}
     for name, entry in entries.items():
         recipe = measurement.recipe(name, STUDENT, TRAIN=entry)
-        students[name] = [measurement.run(recipe, name, seed) for seed in range(1, arguments.seeds + 1)]
+        students[name] = [measurement.run(recipe, name, seed) for seed in arguments.seeds]
         show(f"student, {name}", students[name])
     workers = Workers.start("cpu", "float32", measurement.threads, for_decoding=True)
     print("\n| model | parameters | engine | sacreBLEU | sentences per second |\n|---|---|---|---|---|", flush=True)
@@ -187,11 +188,10 @@ def back_translation(measurement: Measurement, arguments: argparse.Namespace) ->
     write_lines(measurement.work / "others.de", others)
     pair = '{ source = "given.SOURCE", target = "given.TARGET" }'
     print("| training text | sacreBLEU | seeds |\n|---|---|---|", flush=True)
-    seeds = range(1, arguments.seeds + 1)
     recipe = measurement.recipe("given", FEW_PAIRS, TRAIN=pair, SOURCE="en", TARGET="de")
-    show(f"{arguments.pairs:,} pairs", [measurement.run(recipe, "given", seed) for seed in seeds])
+    show(f"{arguments.pairs:,} pairs", [measurement.run(recipe, "given", seed) for seed in arguments.seeds])
     runs = []
-    for seed in seeds:
+    for seed in arguments.seeds:
         reverse = measurement.recipe("reverse", FEW_PAIRS, TRAIN=pair, SOURCE="de", TARGET="en")
         model = measurement.run(reverse, "reverse", seed).resolve()
         generated = f'{{ generate = "others.de", model = "{model}", as = "source", prefix = "<bt>", beam = 5 }}'
@@ -207,7 +207,7 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("--work", type=Path, required=True, help="folder for text, recipes and runs")
         command.add_argument("--mirror", type=Path, help="folder laid out as <host>/<path>")
-        command.add_argument("--seeds", type=int, default=2)
+        command.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
         command.add_argument("--updates", type=int, default=updates, help="updates of each training, at most")
         command.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
         command.add_argument("--set", action="append", default=[], help="further setting of all trainings")
