@@ -133,7 +133,7 @@ def prepare(
     Raises:
         NmtkitError: a corpus cannot be read or used, or the run has been trained with other data already.
     """
-    collect_as_usual()  # long work follows, even without torch
+    collect_as_usual()  # the work that follows is long, even without torch
     task = task_of(recipe.data)  # an unknown task is an error before anything is downloaded
     run = Run(run_dir)
     for folder in (run_dir, run.stages):
@@ -206,7 +206,8 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
                 "seconds": round(time.monotonic() - begun, 3),
             }
             write_json(temporary / "manifest.json", manifest)
-            if run.recipe_file.is_file() and not run.has_recipe(recipe):  # after a kill, it would be that of other data
+            if run.recipe_file.is_file() and not run.has_recipe(recipe):
+                # Else a kill before store_recipe would leave the recipe of the old data beside the new data.
                 run.recipe_file.replace(run.recipe_before)
         run.store_recipe(recipe)
         run.recipe_before.unlink(missing_ok=True)
@@ -252,8 +253,8 @@ def _too_few(data: DataConfig, available: int) -> str:
     stated = " and ".join(f"data.{key} = {number}" for key, number in data.held_out.items())
     number = counted(max(0, available), f"different {task_of(data).example}")
     return (
-        f"{stated}: the training corpora hold at most {number} to hold out"
-        f"{' outside of tagged and generated corpora' if data.ineligible else ''}; take fewer"
+        f"{stated}: at most {number} can be held out from the training corpora"
+        f"{' (tagged and generated ones left out)' if data.ineligible else ''}; take fewer"
     )
 
 
@@ -333,7 +334,7 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
         "context_sides": not data.context,
         "max_source_tokens": data.max_source_tokens is None,
     }
-    # The content of paths of corpora is in the fingerprints of the corpora.
+    # CORPUS_PATHS are left out, as the fingerprints of the corpora cover the files there.
     unused = [key for key, holds in has_no_effect.items() if holds]
     for key in (*unused, *DataConfig.EPISODE_KEYS, *DataConfig.CORPUS_PATHS):
         settings["data"].pop(key)
@@ -532,7 +533,7 @@ class _Preparer:
         return tokenizer
 
     def _check_valid_labels(self, labels: Sequence[str]) -> None:
-        """Stop at the first validation label that is not among these, if there are any."""
+        """Stop at the first validation label that is not in ``labels``; do nothing if ``labels`` is empty."""
         known = set(labels)
         for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
             if known and source.strip() and target and target not in known:

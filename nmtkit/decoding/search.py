@@ -7,11 +7,11 @@ more, even if all further tokens had probability 1 up to the maximum length. At 
 may follow, so every result is complete.
 
 This is finished = "within". With "beside", finished hypotheses do not take the places of live ones: of the
-2 x ``beam`` best continuations, those among the first ``beam`` that end are finished, and the first ``beam`` of the
-others stay live. A sentence is done when ``beam`` hypotheses are finished. At the maximum length, all of the first
-``beam`` are finished, without an end symbol. The probability of suppressed tokens is distributed over the others. This
-is the search of CTranslate2 (src/decoding.cc, BeamSearch::search); fairseq's differs in what the last two
-sentences describe.
+2 x ``beam`` best continuations, those that end are finished if they are among the first ``beam``, else dropped, and
+the first ``beam`` that do not end stay live. A sentence is done when ``beam`` hypotheses are finished. At the maximum
+length, all of the first ``beam`` are finished, without an end symbol. The probability of suppressed tokens is
+distributed over the others. This is the search of CTranslate2 (src/decoding.cc, BeamSearch::search); fairseq's differs
+at the maximum length and in suppressed tokens.
 
 Constraints (``constraints.py``) exclude continuations. The candidate selection decides which of the others to keep: the
 best (below), those that make progress with required phrases (``constraints.py``), or sampled ones (``sampling.py``).
@@ -55,8 +55,8 @@ class Hypothesis:
 
     Attributes:
         ids: tokens, without begin and end symbol.
-        log_prob: natural logarithm of the probability, including the end symbol's, unless the search needs none.
-        score: log_prob / penalty(len(ids) + 1), plus the coverage penalty.
+        log_prob: natural logarithm of the probability, with that of the end symbol if it was generated.
+        score: log_prob / penalty(n), plus the coverage penalty; n counts the end symbol if it was generated.
         token_log_probs: log-probability of each token, and of the end symbol.
         slot: index among the live hypotheses when it ended; for samples the number of the sample.
     """
@@ -210,7 +210,7 @@ def beam_search(
         The finished hypotheses of each sentence, at least one, best score first (samples: in the order of their slots).
 
     Raises:
-        ModelError: a probability is not a number, or no continuation of an unfinished sentence has a finite one.
+        ModelError: a probability is NaN, or no continuation of a sentence without a translation is possible.
     """
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     active = list(range(len(max_lengths)))  # sentences that still have a live hypothesis

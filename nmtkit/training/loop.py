@@ -108,7 +108,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class PlannedUpdate:
-    """Pairs of an update, these divided into the micro-batches of each process, and the batches of this process."""
+    """The pairs of an update, the micro-batches of each process (``shares``), and the batches of this process."""
 
     pairs: Indices
     shares: list[list[Indices]]
@@ -144,7 +144,7 @@ def train_updates(
         # Epochs may differ in subwords or pairs, and so in pairs that are too long.
         if len(too_long := np.setdiff1d(plan.too_long, reported)):
             log.warning(
-                "training skips %ss with more target tokens than tokens_per_update = %d (%s of the corpora)",
+                "training skips %ss with more target tokens than tokens_per_update = %d (%s, through all corpora)",
                 data.noun, training.tokens_per_update, listed([int(data.lines[pair]) for pair in too_long]),
             )  # fmt: skip
             reported = np.union1d(reported, too_long)
@@ -253,7 +253,7 @@ class MicroBatch:
 def run_micro_batch(
     state: TrainingState, batch: Batch, target_tokens: int, workers: Workers, loss_of: Loss | None = None
 ) -> Tensor:
-    """Run forward and backward, and return the sums of loss and nll, in nats, on the device [2].
+    """Run forward and backward, and return a tensor [2] on the device: the sums of loss and nll, in nats.
 
     The loss is divided by the target tokens of the whole update, so that micro-batches and processes add up to one
     large batch.
@@ -315,8 +315,8 @@ def _add_up_gradients(
 def too_large(data: PairData, pair: int, workers: Workers) -> NmtkitError:
     """Return the error for a single pair that does not fit into the memory of a device."""
     return NmtkitError(
-        f"{workers.device}: out of memory for a single {data.noun}, line {int(data.lines[pair])} of the corpora with "
-        f"{int(data.source_lengths[pair])} source and {int(data.target_lengths[pair])} target tokens; exclude it "
+        f"{workers.device}: out of memory for a single {data.noun} (line {int(data.lines[pair])} of the corpora, "
+        f"{int(data.source_lengths[pair])} source and {int(data.target_lengths[pair])} target tokens); exclude it "
         "with cleaning.max_tokens, or take a smaller model or a larger device"
     )
 
@@ -350,8 +350,8 @@ def _update(
         limit = min(max(micro_batch_size(data, p) for p in micro_batches), tokens_per_pass(state, workers))
         state.progress.tokens_per_pass = lower_limit(limit)  # equal in all processes, as the sums are shared
         log.warning(
-            "update %d: out of memory with micro-batches of %s tokens; they were halved, and the update is unchanged; "
-            "from now on they have at most %s tokens, which changes only the dropout masks",
+            "update %d: out of memory with micro-batches of %s tokens; they were halved, and from now on have "
+            "at most %s tokens; only the dropout masks change",
             step, f"{limit:,}", f"{state.progress.tokens_per_pass:,}",
         )  # fmt: skip
     config, factor = state.model.config, training_factor(state.training)
@@ -422,7 +422,10 @@ def micro_batch_size(data: PairData, pairs: Indices) -> int:
 
 
 def real_tokens(data: PairData, pairs: Indices) -> int:
-    """Return the number of source and target tokens of the pairs, with end symbols (none in a joined source)."""
+    """Return the number of source and target tokens of the pairs, with end symbols.
+
+    The source of a decoder-only model has none.
+    """
     source, target = data.sequence_lengths(pairs)
     return int(source.sum() + target.sum()) - len(source) * data.is_joined
 

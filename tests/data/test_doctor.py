@@ -445,17 +445,18 @@ class TestCheck:
         corpus.write("train", encoded(CLEAN))
         corpus.write("back", encoded(CLEAN))
         assert corpus.check("data.valid=39").reasons == corpus.check().reasons == []
-        too_few = ["data.valid = 40: the training corpora hold at most 39 different pairs to hold out; take fewer"]
+        too_few = ["data.valid = 40: at most 39 different pairs can be held out from the training corpora; take fewer"]
         assert corpus.check("data.valid=40").reasons == too_few
         with pytest.raises(DataError, match=f"^{re.escape(too_few[0])}$"):
             corpus.prepare("data.valid=40")
         [reason] = corpus.check("data.valid=30", "data.test=10").reasons
-        assert reason.startswith("data.valid = 30 and data.test = 10: the training corpora hold at most 39 different")
+        assert reason.startswith("data.valid = 30 and data.test = 10: at most 39 different")
         assert corpus.check("data.valid=30", "data.test=9").reasons == []
         tagged = 'data.train=[{source="%s/train.en",target="%s/train.de"},{source="%s/back.en",target="%s/back.de",%s}]'
         entries = tagged % (*[corpus.folder] * 4, 'source_prefix="<bt>"')
         [reason] = corpus.check(entries, "data.valid=41").reasons
-        assert "hold at most 40 different pairs to hold out outside of tagged and generated corpora" in reason
+        assert "at most 40 different pairs can be held out" in reason
+        assert "(tagged and generated ones left out)" in reason
 
     @pytest.mark.parametrize("pairs", [[], [(b"", b"x"), (b" ", b"")]])
     def test_a_corpus_without_text_is_refused_as_prepare_refuses_it(

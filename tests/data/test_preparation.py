@@ -383,7 +383,7 @@ class TestHeldOutPairs:
     def test_all_different_pairs_but_one_can_be_held_out(self, project: Project) -> None:
         assert project.prepare("data.valid=60").manifest["pairs"] == {"train": 60, "valid": 60}
         assert "hold only 120 different pairs" in project.complaint("data.valid=121")
-        assert "data.valid = 120: the training corpora hold at most 119" in project.complaint("data.valid=120")
+        assert "data.valid = 120: at most 119 different pairs" in project.complaint("data.valid=120")
 
     def test_no_pair_of_too_many_words_is_held_out(self, project: Project) -> None:
         long = [(f"{source} {'and ' * 15}", target) for source, target in sentence_pairs(100, seed=5)]

@@ -349,7 +349,7 @@ def test_pairs_longer_than_an_update_are_left_out_and_named_once(
     assert len(caplog.messages) == 1
     lines = ", ".join(str(pair + 1) for pair in too_long[:10])
     assert caplog.messages[0].startswith("training skips pairs with more target tokens than tokens_per_update = 8")
-    assert f"({len(too_long)} lines: {lines}, ... of the corpora)" in caplog.messages[0]
+    assert f"({len(too_long)} lines: {lines}, ..., through all corpora)" in caplog.messages[0]
 
 
 def test_a_pair_that_only_a_later_epoch_makes_too_long_is_named_there(
@@ -364,7 +364,7 @@ def test_a_pair_that_only_a_later_epoch_makes_too_long_is_named_there(
     with caplog.at_level(logging.WARNING):
         run(new_state(training), data, training, len(planned(data, training)) + 1)
     assert len(caplog.messages) == 1
-    assert "(line 8 of the corpora)" in caplog.messages[0]
+    assert "(line 8, through all corpora)" in caplog.messages[0]
 
 
 def test_data_of_which_no_pair_fits_are_refused(data: PairData) -> None:

@@ -142,7 +142,7 @@ def test_a_pair_that_alone_is_too_large_is_named_by_its_line(data: PairData, mon
     longest = max(range(NUM_PAIRS), key=lambda pair: data.source_lengths[pair] + data.target_lengths[pair])
     size = int(data.source_lengths[longest] + data.target_lengths[longest])
     limit_memory(monkeypatch, size - 1)
-    with pytest.raises(NmtkitError, match=rf"out of memory for a single pair, line {2 * longest + 2} of the corpora"):
+    with pytest.raises(NmtkitError, match=rf"out of memory for a single pair \(line {2 * longest + 2} of the corpora"):
         run(new_state(training), data, training, len(plan_of(data, training).updates))
 
 
@@ -306,7 +306,7 @@ def test_a_limit_that_does_not_fit_is_lowered_before_the_first_update(
 def test_a_pair_too_large_is_named_before_the_first_update(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
     training = training_config()
     limit_memory(monkeypatch, 1)
-    with pytest.raises(NmtkitError, match=r"out of memory for a single pair, line \d+ of the corpora"):
+    with pytest.raises(NmtkitError, match=r"out of memory for a single pair \(line \d+ of the corpora"):
         settle_tokens_per_pass(new_state(training), data, ALONE)
 
 
