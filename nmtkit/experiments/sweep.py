@@ -17,9 +17,9 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -227,14 +227,6 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     }
 
 
-@dataclass
-class _Child:
-    run: PlannedRun
-    slot: int
-    process: "subprocess.Popen[bytes]"
-    log_file: IO[bytes]
-
-
 def run_in_processes(
     runs: Sequence[PlannedRun], folder: Path, arguments: Sequence[str], *, jobs: int, device: str, threads: int | None
 ) -> Generator[tuple[PlannedRun, str | None], None, None]:
@@ -247,26 +239,25 @@ def run_in_processes(
         jobs: number of runs at a time; they are spread over the CUDA devices.
         threads: CPU threads of each run; by default the runs share the cores equally.
     """
-    waiting, children = list(runs), list[_Child]()
+    waiting, children = list(runs), dict[int, tuple[PlannedRun, subprocess.Popen[bytes]]]()
     devices = _cuda_devices(device)
     try:
         while waiting or children:
-            free = sorted(set(range(jobs)) - {child.slot for child in children})
+            free = [slot for slot in range(jobs) if slot not in children]
             for slot in free[: len(waiting)]:
-                children.append(_start(waiting.pop(0), slot, folder, arguments, devices, threads or threads_each(jobs)))
-            ended = [child for child in children if child.process.poll() is not None]
-            for child in ended:
-                children.remove(child)
-                child.log_file.close()
-                yield child.run, _error_of(child.process.returncode, Run(folder / child.run.name).row_log)
+                run = waiting.pop(0)
+                children[slot] = run, _start(run, slot, folder, arguments, devices, threads or threads_each(jobs))
+            ended = [slot for slot, (_, process) in children.items() if process.poll() is not None]
+            for slot in ended:
+                run, process = children.pop(slot)
+                yield run, _error_of(process.returncode, Run(folder / run.name).row_log)
             if not ended:
                 time.sleep(0.1)
     finally:
-        for child in children:
-            child.process.terminate()
-        wait_or_kill([child.process for child in children], _SECONDS_TO_SAVE)
-        for child in children:
-            child.log_file.close()
+        processes = [process for _, process in children.values()]
+        for process in processes:
+            process.terminate()
+        wait_or_kill(processes, _SECONDS_TO_SAVE)
 
 
 def default_jobs(device: str) -> int:
@@ -284,7 +275,7 @@ def _cuda_devices(device: str) -> list[str]:
 
 def _start(
     run: PlannedRun, slot: int, folder: Path, arguments: Sequence[str], devices: Sequence[str], threads: int
-) -> _Child:
+) -> subprocess.Popen[bytes]:
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **same_imports()}
     if devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
@@ -292,12 +283,11 @@ def _start(
     (folder / run.name).mkdir(parents=True, exist_ok=True)
     log_path = Run(folder / run.name).row_log
     log.info("%s: started; its log is %s", run.name, log_path)
-    log_file = log_path.open("wb")
     # In a new session, so that Ctrl-C reaches the run only once, through the sweep.
-    process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
-    )
-    return _Child(run, slot, process, log_file)
+    with log_path.open("wb") as log_file:
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
+        )
 
 
 def _error_of(code: int, log_path: Path) -> str | None:
