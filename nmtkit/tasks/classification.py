@@ -10,12 +10,13 @@ Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Literal
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.corpora.corpus import Corpus
+from nmtkit.corpora.corpus import Corpus, Lines
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
 from nmtkit.text.normalization import FIELD_MARK
@@ -42,9 +43,30 @@ class LabelTask(Task):
         self.description = f"text, whose label is predicted (task {name})"
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        sides = [replace(side, raw_lines=_CheckedLines(corpus, number, self))
-                 for number, side in enumerate((corpus.source, corpus.target))]  # fmt: skip
-        return replace(corpus, source=sides[0], target=sides[1])
+        source, target = (
+            replace(text, raw_lines=Lines(partial(self._checked_lines, corpus, side)))
+            for side, text in enumerate((corpus.source, corpus.target))
+        )
+        return replace(corpus, source=source, target=target)
+
+    def _checked_lines(self, corpus: Corpus, side: int) -> Iterator[bytes]:
+        """Yield the lines of one side of a corpus as the model reads them, after a check of both sides."""
+        sides = (corpus.source, corpus.target)
+        names = [each.name for each in sides]
+        for number, lines in enumerate(zip_longest(*(each.raw_lines for each in sides)), start=1):
+            if lines[side] is None:
+                return
+            texts = [
+                (line or b"").removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+                for line in lines
+            ]
+            marks = ["\ufeff" if number == 1 and text.startswith("\ufeff") else "" for text in texts]
+            texts = [text.removeprefix(mark) for text, mark in zip(texts, marks, strict=True)]
+            if None not in lines:
+                self.check_pair(texts[0], texts[1], names, number)
+            text = self.model_target(texts[1], names[1]) if side else self.model_source(texts[0])
+            end = b"\r\n" if lines[side].endswith(b"\r\n") else b"\n"
+            yield (marks[side] + text).encode("utf-8", "surrogateescape") + end
 
     def model_source(self, line: str) -> str:
         fields = (field.strip(" ") for field in line.replace(FIELD_MARK, " ").split("\t"))
@@ -96,30 +118,3 @@ def _is_number(text: str) -> bool:
         return abs(float(text)) <= 3.4e38
     except ValueError:
         return False
-
-
-@dataclass(frozen=True)
-class _CheckedLines:
-    """Lines of one side of a corpus as the model reads them, after a check of both sides."""
-
-    corpus: Corpus
-    side: int
-    task: LabelTask
-
-    def __iter__(self) -> Iterator[bytes]:
-        sides = (self.corpus.source, self.corpus.target)
-        names = [side.name for side in sides]
-        for number, lines in enumerate(zip_longest(*(side.raw_lines for side in sides)), start=1):
-            if lines[self.side] is None:
-                return
-            texts = [
-                (line or b"").removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
-                for line in lines
-            ]
-            marks = ["\ufeff" if number == 1 and text.startswith("\ufeff") else "" for text in texts]
-            texts = [text.removeprefix(mark) for text, mark in zip(texts, marks, strict=True)]
-            if None not in lines:
-                self.task.check_pair(texts[0], texts[1], names, number)
-            text = self.task.model_target(texts[1], names[1]) if self.side else self.task.model_source(texts[0])
-            end = b"\r\n" if lines[self.side].endswith(b"\r\n") else b"\n"
-            yield (marks[self.side] + text).encode("utf-8", "surrogateescape") + end

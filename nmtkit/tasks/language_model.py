@@ -5,9 +5,10 @@ text. The source of a line is NEWLINE alone, and is never read.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
-from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.corpora.corpus import Corpus, Lines
 from nmtkit.tasks.task import Output, Task
 from nmtkit.text.normalization import NEWLINE, TAB
 
@@ -25,8 +26,9 @@ class LanguageModelTask(Task):
         self.description = f"{text}, which the model continues"
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        source = TextSource(corpus.source.name, _Marked(corpus.target.raw_lines, keeps_text=False))
-        return replace(corpus, source=source, target=replace(corpus.target, raw_lines=_Marked(corpus.target.raw_lines)))
+        text = corpus.target.raw_lines
+        source = replace(corpus.source, raw_lines=Lines(partial(_marked, text, keeps_text=False)))
+        return replace(corpus, source=source, target=replace(corpus.target, raw_lines=Lines(partial(_marked, text))))
 
     def model_source(self, line: str) -> str:
         return NEWLINE
@@ -43,15 +45,9 @@ def text_of(generated: str) -> str:
     return generated.replace(NEWLINE, "\n").replace(TAB, "\t")
 
 
-@dataclass(frozen=True)
-class _Marked:
-    """Lines with NEWLINE before their ends, or only that."""
-
-    lines: Iterable[bytes]
-    keeps_text: bool = True
-
-    def __iter__(self) -> Iterator[bytes]:
-        mark, tab = NEWLINE.encode(), TAB.encode()
-        for line in self.lines:
-            text = line.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if self.keeps_text else b""
-            yield text + mark + b"\n"
+def _marked(lines: Iterable[bytes], *, keeps_text: bool = True) -> Iterator[bytes]:
+    """Yield lines with NEWLINE before their ends, or only that."""
+    mark, tab = NEWLINE.encode(), TAB.encode()
+    for line in lines:
+        text = line.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if keeps_text else b""
+        yield text + mark + b"\n"

@@ -4,11 +4,12 @@ Source: Vinyals et al. 2015 (arXiv 1412.7449), sections 2.2 and 3.1, as in secti
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.corpora.corpus import Corpus
 from nmtkit.corpora.trees import escape_brackets, linearise, parsed, read_trees, split_words, strip
-from nmtkit.tasks.task import Constraint, ConvertedLines, Output, Task
+from nmtkit.tasks.task import Constraint, Output, Task, converted
 
 if TYPE_CHECKING:
     import torch
@@ -26,9 +27,7 @@ class ParsingTask(Task):
         self._is_tagged = text == "tagged-trees"  # the sequence includes the part-of-speech tags
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        name, trees = corpus.target.name, corpus.target.raw_lines
-        target = TextSource(name, ConvertedLines(trees, name, self.model_target))
-        return Corpus(corpus.name, corpus.source, target, corpus.files, corpus.fingerprint)
+        return replace(corpus, target=converted(corpus.target, self.model_target))
 
     def model_source(self, line: str) -> str:
         return escape_brackets(line)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
-from nmtkit.tasks.task import ConvertedLines, Output, Task
+from nmtkit.tasks.task import Output, Task, converted
 from nmtkit.text.normalization import FIELD_MARK
 
 
@@ -30,10 +30,8 @@ class SummaryTask(Task):
         self.description = f"{text}; title and paragraphs of the source are separated by tabs"
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        source, target = corpus.source, corpus.target
-        sources = ConvertedLines(source.raw_lines, source.name, self._checked_source)
-        targets = ConvertedLines(target.raw_lines, target.name, self.model_target)
-        return replace(corpus, source=replace(source, raw_lines=sources), target=replace(target, raw_lines=targets))
+        source = converted(corpus.source, self._checked_source)
+        return replace(corpus, source=source, target=converted(corpus.target, self.model_target))
 
     def _checked_source(self, line: str, name: str, number: int) -> str:
         if line.strip() and "\t" not in line:

@@ -7,11 +7,11 @@ No other module depends on the kind of work. docs/architecture.md shows how to a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.corpora.corpus import Corpus
+from nmtkit.corpora.corpus import Corpus, Lines, TextSource
 from nmtkit.errors import ModelError
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -26,20 +26,17 @@ Arguments: log-probabilities of the next token of each hypothesis [sentences, li
 """
 
 
-@dataclass(frozen=True)
-class ConvertedLines:
-    """Stored lines of a text, each converted by a function of the line, the name of the text and the line's number."""
+def converted(text: TextSource, convert: Callable[[str, str, int], str]) -> TextSource:
+    """Return a text with each line converted by a function of the line, the name of the text and the line's number."""
 
-    lines: Iterable[bytes]
-    name: str
-    convert: Callable[[str, str, int], str]
+    def lines() -> Iterator[bytes]:
+        for number, stored in enumerate(text.raw_lines, start=1):
+            line = stored.removesuffix(b"\n")
+            end = b"\r\n" if line.endswith(b"\r") else b"\n"
+            new = convert(line.removesuffix(b"\r").decode("utf-8", "surrogateescape"), text.name, number)
+            yield new.encode("utf-8", "surrogateescape") + end
 
-    def __iter__(self) -> Iterator[bytes]:
-        for number, line in enumerate(self.lines, start=1):
-            text = line.removesuffix(b"\n")
-            end = b"\r\n" if text.endswith(b"\r") else b"\n"
-            converted = self.convert(text.removesuffix(b"\r").decode("utf-8", "surrogateescape"), self.name, number)
-            yield converted.encode("utf-8", "surrogateescape") + end
+    return replace(text, raw_lines=Lines(lines))
 
 
 @dataclass(frozen=True)
