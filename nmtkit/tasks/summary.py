@@ -42,10 +42,10 @@ class SummaryTask(Task):
         return self.model_source(line)
 
     def model_source(self, line: str) -> str:
-        return _marked(line)
+        return _with_marks(line) if line.strip() else ""
 
     def model_target(self, line: str, name: str, number: int = 1) -> str:
-        return _marked(line)
+        return self.model_source(line)
 
     def target_part(self, text: str) -> str:
         return _with_marks(text)
@@ -55,11 +55,6 @@ class SummaryTask(Task):
 
     def output(self, source: str, generated: str) -> Output:
         return Output(re.sub(f" *{FIELD_MARK} *", "\t", generated).strip())
-
-
-def _marked(line: str) -> str:
-    """Return a line with marks for its tabs; "" for a line without text."""
-    return _with_marks(line) if line.strip() else ""
 
 
 def _with_marks(text: str) -> str:
