@@ -11,7 +11,7 @@ Source: section 6.1: the base model is the average of the last 5 checkpoints, th
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -224,10 +224,10 @@ def candidates(num_checkpoints: int) -> list[int]:
     return [*(count for count in COUNTS if count < num_checkpoints), num_checkpoints]
 
 
-_TRIED = {
-    "n": int, "metric": str, "score": measured, "nll": measured, "first_step": int,
-    "last_step": int,
-}  # fmt: skip
+_TRIED: dict[str, Any] = {
+    field.name: measured if field.type is float else field.type  # a validation that diverged has infinity or NaN
+    for field in fields(Tried)
+}
 
 
 def read_averaging(path: Path) -> dict[str, Any]:
