@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports, stop_signals
-from nmtkit.distributed.workers import LAUNCHED, PEER_LOST, going_on
+from nmtkit.distributed.workers import GOING_ON, LAUNCHED, PEER_LOST
 
 _SECONDS_FOR_ERRORS = 2.0
 _NO_FAILURE = (None, 0, *(128 + number for number in STOP_SIGNALS))
@@ -60,7 +60,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
         if received and not hangs and all(code in by_signal or (stopped and code in _LOST) for code in codes):
             # Some may be done, or have lost those that ended before them; the steps after training must not run.
             if codes[0] in _LOST:  # and has told nothing
-                sys.stderr.write(f"error: {going_on('stopped by a signal')}\n")
+                sys.stderr.write(f"error: stopped by a signal{GOING_ON}\n")
             return next((code for code in codes if code and code in _NO_FAILURE), 128 + received[-1])
         code = codes[failed or 0]
         if failed:
@@ -68,7 +68,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             sys.stderr.write(messages[failed - 1].read().decode("utf-8", errors="replace"))
         if failed is not None and not (received and -code in received) and (hangs or code < 0 or code == PEER_LOST):
             end = "gave no sign of life and was ended" if hangs else how_it_ended(code)
-            sys.stderr.write(f"error: {going_on(f'process {failed} of {num_processes} {end}')}\n")
+            sys.stderr.write(f"error: process {failed} of {num_processes} {end}{GOING_ON}\n")
     if hangs or code == PEER_LOST:
         return 1
     return code if code >= 0 else 128 - code

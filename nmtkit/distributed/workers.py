@@ -31,7 +31,8 @@ PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
 LAUNCHED = "NMTKIT_LAUNCHED"
 """Environment variable of the processes of `launch`: the id of the process that started them."""
-_GOING_ON = "; the same command goes on from what was saved"
+GOING_ON = "; the same command goes on from what was saved"
+"""End of the message about a lost process."""
 _STARTING_TIMEOUT = timedelta(minutes=30)
 """Time limit for the processes to meet, and for an exchange; the heartbeat detects a lost process sooner."""
 Precision = Literal["auto", "float32", "bf16", "fp16"]
@@ -270,7 +271,7 @@ class Workers:
     def close(self, error: BaseException | None = None) -> None:
         """Leave the process group; an error that ends this process is stored for the others."""
         if self.heartbeat is not None:
-            blamed = str(error).removesuffix(_GOING_ON) if isinstance(error, PeerLostError) else None
+            blamed = str(error).removesuffix(GOING_ON) if isinstance(error, PeerLostError) else None
             failure = None if error is None else blamed or _in_short(error)
             self.heartbeat.stop(failure, is_of_others=blamed is not None)
         if self.num_processes > 1 and error is None:
@@ -286,7 +287,7 @@ class Workers:
         except RuntimeError as error:
             if self.heartbeat is None or not _is_broken_connection(error):
                 raise
-            raise PeerLostError(going_on(self.heartbeat.blame())) from None
+            raise PeerLostError(self.heartbeat.blame() + GOING_ON) from None
 
 
 def tokens_per_pass_of(device_type: str) -> int:
@@ -326,16 +327,11 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
 
     def end(message: str) -> None:  # from a thread, while the main thread waits in an exchange that never ends
         if not is_launched():
-            log.error("process %d: %s", rank, going_on(message))
+            log.error("process %d: %s", rank, message + GOING_ON)
         os._exit(PEER_LOST if is_launched() else 1)
 
     store, parent = PrefixStore(name, own_store), environment_number(LAUNCHED, 0)
     return rank, num_processes, state.device, Heartbeat(store, rank, num_processes, end, parent=parent)
-
-
-def going_on(message: str) -> str:
-    """Return the message about a lost process, with advice on how to continue."""
-    return message + _GOING_ON
 
 
 def _in_short(error: BaseException) -> str:
