@@ -195,11 +195,6 @@ class Workers:
         """Padded tokens per micro-batch that fill this device."""
         return tokens_per_pass_of(self.device.type)
 
-    def free_memory(self) -> None:
-        """Return unused memory to the device."""
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a context in which matrix products run in the precision of this process."""
         if self.precision == "float32":

@@ -192,7 +192,7 @@ def _try(state: TrainingState, data: PairData, micro_batches: list[Indices], wor
                 failed = pairs
                 break
     if failed is not None:
-        workers.free_memory()
+        torch.cuda.empty_cache()
     return failed
 
 

@@ -199,7 +199,7 @@ class Validator:
                 raise
         else:
             return torch.tensor([nll, float(batch.num_targets)], dtype=torch.float64)
-        self._workers.free_memory()
+        torch.cuda.empty_cache()
         middle = len(pairs) // 2
         return self._nll_of(model, pairs[:middle]) + self._nll_of(model, pairs[middle:])
 
