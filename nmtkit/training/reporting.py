@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -270,7 +271,5 @@ def memory_bytes(device: torch.device) -> int:
     """Return the peak memory of this process: on the device for CUDA, else resident in main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # which Windows does not have
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
