@@ -58,7 +58,9 @@ class Heartbeat:
         self._others = [other for other in range(num_processes) if other != rank]
         self._parent = parent
         self._over = threading.Event()
+        # Before the others read: `multi_get` waits for a key that does not exist yet.
         self._store.set(_key(rank), "0")
+        # A daemon thread, so that a process that fails before `stop` can end.
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -70,6 +72,7 @@ class Heartbeat:
             is_of_others: ``failure`` describes another process, like a result of `blame`.
         """
         self._over.set()
+        # First the thread ends: its next count would overwrite the entry below.
         self._thread.join(self._interval + 1)
         prefix = _LOST if is_of_others else _FAILED
         try:
@@ -105,10 +108,12 @@ class Heartbeat:
         while not self._over.wait(self._interval):
             count += 1
             try:
+                # A process without parent gets another one, so the id changes.
                 if self._parent and os.getppid() != self._parent:
                     if self._rank == 0:
                         log.error("the process that started this one is gone; stopping as by SIGTERM")
                         self._store.set(_ORPHANED, "")
+                    # The others wait until rank 0 has stated the reason: their own messages are not shown.
                     if self._store.check([_ORPHANED]):
                         self._parent = 0
                         os.kill(os.getpid(), signal.SIGTERM)
@@ -120,8 +125,10 @@ class Heartbeat:
                     self._on_loss(self._without_store())
                 return
             for rank, value in values.items():
+                # A process that ended in order does not count any more, and is not lost.
                 waited[rank] = waited[rank] + 1 if value == last.get(rank) and value != _ENDED else 0
             last = values
+            # First a failed process has time to be detected by an exchange, which ends this process in order.
             past_farewell = [rank for rank in self._others if waited[rank] >= self._farewell]
             failed = [rank for rank in past_farewell if values[rank].startswith((_FAILED, _LOST))]
             silent = [rank for rank in self._others if waited[rank] >= self._silence]
@@ -169,6 +176,7 @@ def meet(store: Store, rank: int, num_processes: int) -> str:
     while True:
         name = store.get(_MEETING).decode()
         store.set(f"{name}/{rank}", own)
+        # The name may be that of an earlier attempt, until process 0 of this one has stored its own.
         while store.get(_MEETING).decode() == name:
             if store.check([f"{name}/guests"]) and own in store.get(f"{name}/guests").decode().split():
                 return name

@@ -42,4 +42,5 @@ def same_imports() -> dict[str, str]:
     Started with -c or -m, Python searches the working folder first, where files of the user may have the names of
     modules of the standard library.
     """
+    # Not the inherited PYTHONPATH, which lacks the folder of a script, for example.
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

@@ -30,6 +30,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
     to blame is shown. So an error that all processes have appears once, and a process that was killed is named.
     """
     with ExitStack() as stack:
+        # Files and not pipes: they are read at the end only, and a full pipe would stop its process.
         messages = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, num_processes)]
         children: list[subprocess.Popen[bytes]] = []
         received: list[int] = []
@@ -71,7 +72,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
             sys.stderr.write(f"error: process {failed} of {num_processes} {end}{GOING_ON}\n")
     if hangs or code == PEER_LOST:
         return 1
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code  # as a shell reports the end by a signal
 
 
 def how_it_ended(code: int) -> str:
@@ -90,10 +91,12 @@ def _start_processes(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the processes one by one; all but the first write their messages into files."""
     with socket.socket() as probe:
+        # The system chooses a free port; nothing reserves it until process 0 listens on it.
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     for rank in range(num_processes):
         environment = {
+            # Before the inherited variables, so that a number set by the user counts.
             "OMP_NUM_THREADS": str(threads_each(num_processes)),
             **os.environ,
             **same_imports(),
@@ -107,6 +110,7 @@ def _start_processes(
         }
         command = [sys.executable, "-m", "nmtkit", *arguments]
         output = messages[rank - 1] if rank else None
+        # In a new session, so that Ctrl-C reaches a process only once, through `launch`.
         yield subprocess.Popen(command, env=environment, stderr=output, start_new_session=True)
 
 
@@ -119,6 +123,7 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
     while any(child.poll() is None for child in children):
         codes = [child.poll() for child in children]
         if any(code not in _NO_FAILURE for code in codes):
+            # Before the pause: the first process that was killed is to blame, however the others end after it.
             killed = next((rank for rank, code in enumerate(codes) if (code or 0) < 0 and code != _ABORTED), None)
             time.sleep(_SECONDS_FOR_ERRORS)  # time for the first process to report an error that all have
             codes = [child.poll() for child in children]
@@ -139,6 +144,7 @@ def _to_blame(codes: list[int | None]) -> tuple[int | None, bool]:
     """
     failed_alone = [rank for rank, code in enumerate(codes) if code not in (*_NO_FAILURE, PEER_LOST)]
     if failed_alone:
+        # An abort is probably a consequence: NCCL aborts processes that lost another one.
         return min(failed_alone, key=lambda rank: codes[rank] == _ABORTED), False
     if None in codes:
         return codes.index(None), True

@@ -45,6 +45,7 @@ def choose_device(device: str) -> torch.device:
     Raises:
         NmtkitError: the device is not available.
     """
+    # In the order in which auto prefers them.
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         device = next(name for name, there in available.items() if there)
@@ -59,6 +60,7 @@ def check_cuda(device: torch.device) -> None:
     """Raise NmtkitError if a CUDA device cannot compute, such as one for which this build of torch has no code."""
     name = torch.cuda.get_device_name(device)
     try:
+        # item() waits for the kernel, whose error is only then reported.
         torch.zeros(1, device=device).add_(1).item()
     except RuntimeError as error:
         raise NmtkitError(
@@ -90,6 +92,7 @@ def check_processes(processes: int, device: str) -> None:
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether an error means too little memory on any device; only CUDA has a separate exception for this."""
+    # cuBLAS and cuDNN allocate memory of their own, and report a lack of it as a status only.
     words = (
         "out of memory", "DefaultCPUAllocator: can't allocate memory", "std::bad_alloc",
         "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED",
@@ -171,6 +174,7 @@ class Workers:
             if for_training:
                 limit_primitive_cache()
             if for_decoding:
+                # Not left as it is: `run` has trained in this process before.
                 set_products("highest")
             else:
                 choose_products()
@@ -205,6 +209,7 @@ class Workers:
         """Return the sum of a tensor over all processes, the same on each."""
         if self.num_processes == 1:
             return tensor
+        # A copy, as all_reduce works in place; on the device, as NCCL exchanges only tensors of its GPU.
         total = tensor.detach().to(self.device, copy=True)
         with self._exchanging():
             torch.distributed.all_reduce(total)
@@ -269,6 +274,7 @@ class Workers:
             blamed = str(error).removesuffix(GOING_ON) if isinstance(error, PeerLostError) else None
             failure = None if error is None else blamed or _in_short(error)
             self.heartbeat.stop(failure, is_of_others=blamed is not None)
+        # After an error, other processes may be gone or waiting, so the group cannot be left in order.
         if self.num_processes > 1 and error is None:
             from accelerate import PartialState
 
@@ -313,6 +319,7 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
             os.environ.setdefault("NCCL_IB_DISABLE", "1")
         group: dict[str, Any] = {"store": PrefixStore(f"{name}/group", store), "timeout": _STARTING_TIMEOUT}
         state = PartialState(cpu=device.type == "cpu", rank=rank, world_size=num_processes, **group)
+        # For the heartbeat: a connection serves one call at a time, and the main thread may wait in one.
         own_store, _, _ = next(rendezvous("env://", timeout=STORE_TIMEOUT))
     except (RuntimeError, ValueError) as error:  # ValueError: MASTER_ADDR is missing
         if isinstance(error, RuntimeError) and not _is_broken_connection(error):
@@ -350,6 +357,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> ComputedPre
     """
     if precision != "auto":
         return precision
+    # 8 is Ampere, the first generation with bf16 matrix units.
     modern = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
     return "bf16" if modern else "float32"
 
@@ -386,6 +394,7 @@ def open_tracker(
     import wandb
 
     known = run_dir / "wandb" / "run-id"
+    # With the id of its first session, a resumed run continues the same curves.
     is_known = first_step > 1 and known.is_file()
     options = {"id": known.read_text(encoding="utf-8").strip(), "resume": "allow"} if is_known else {}
     settings = wandb.Settings(console="off", silent=not log.isEnabledFor(logging.INFO))
