@@ -98,10 +98,12 @@ def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, 
     num_finished = min(_num_finished(better), _num_finished(other))
     if ours is None or theirs is None:
         if num_finished:
+            # With a perplexity in all runs, none diverged.
             has_no_bleu = better["perplexity"] and other["perplexity"]
             compared["verdict"] = f"not comparable: a run {'has no BLEU' if has_no_bleu else 'diverged'}"
         return compared
     difference = compared["difference"] = ours["mean"] - theirs["mean"]
+    # Of one seed, lowest and highest are the same, so two rows are always apart unless equal.
     is_apart = ours["lowest"] > theirs["highest"] or theirs["lowest"] > ours["highest"]
     if finding.within is not None:
         holds = not is_apart or abs(difference) <= finding.within

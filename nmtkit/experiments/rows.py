@@ -178,6 +178,7 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
             ours = _size(recipe, section, key)
             if ours is None:  # such as max_steps if the recipe has max_epochs
                 del values[key]
+            # Not isinstance, as True and False are instances of int.
             elif all(type(value) is int for value in (values[key], base_values[key], ours)):
                 # Sizes are scaled, but not rates, names or switches.
                 if base_values[key] == 0:

@@ -67,6 +67,7 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
         if changes:
             raise NmtkitError(_another_sweep(folder, changes))
     for run in runs:
+        # Without a readable result the run is not finished, and `train` compares its settings.
         with suppress(DataError, KeyError, TypeError, ValidationError):
             before = read_json(Run(folder / run.name).row_result)["settings"]
             model = ModelConfig.model_validate(before["model"])  # adds keys that an older version lacks
@@ -101,6 +102,7 @@ def finished_result(run: PlannedRun, folder: Path, fingerprint: str) -> dict[str
     with suppress(DataError, KeyError, TypeError):
         written = read_json(Run(folder / run.name).row_result, {"result": RESULT})
         is_same = written["settings"] == _settings(run) and written["data_fingerprint"] == fingerprint
+        # None: the recipe has no `init`, or its model was removed after the run.
         known = (None, written["result"].get("init_sha256"))
         if is_same and initial_sha256(run.recipe, missing_ok=True) in known:
             return dict(written["result"])
@@ -134,6 +136,7 @@ def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> Worker
     path, own = folder / "precision.json", Run(folder / run.name)
     if run.recipe.training.precision != "auto" or own.resume_states():
         return workers
+    # A CPU without bf16 has no choice; its float32 must not decide for one that has bf16.
     kind = "CPU without bf16" if workers.device.type == "cpu" and not has_bf16_instructions() else workers.device.type
     with (folder / ".precision.lock").open("w") as lock:
         with suppress(OSError):  # a file system without locks
@@ -210,6 +213,7 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     recipe = recipe.model_copy(update={"training": training})
     validator = Validator(recipe, Run(run_dir), loaded.tokenizer, workers, loaded.lengths)
     validation = validator(loaded.model)
+    # None would mean a request to stop.
     assert validation is not None
     sizes = (loaded.tokenizer.vocab_size("source"), loaded.tokenizer.vocab_size("target"))
     cost = training_cost(run_dir)
@@ -243,6 +247,7 @@ def run_in_processes(
     devices = _cuda_devices(device)
     try:
         while waiting or children:
+            # Slots are numbered and not runs, so that a new run takes the device of one that has ended.
             free = [slot for slot in range(jobs) if slot not in children]
             for slot in free[: len(waiting)]:
                 run = waiting.pop(0)
@@ -276,6 +281,7 @@ def _cuda_devices(device: str) -> list[str]:
 def _start(
     run: PlannedRun, slot: int, folder: Path, arguments: Sequence[str], devices: Sequence[str], threads: int
 ) -> subprocess.Popen[bytes]:
+    # Before the inherited variables, so that a number set by the user counts.
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **same_imports()}
     if devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
