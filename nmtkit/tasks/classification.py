@@ -54,12 +54,15 @@ class LabelTask(Task):
         sides = (corpus.source, corpus.target)
         names = [each.name for each in sides]
         for number, lines in enumerate(zip_longest(*(each.raw_lines for each in sides)), start=1):
+            # The other side is longer: the reader of both reports that.
             if lines[side] is None:
                 return
             texts = [
+                # Bytes that are not UTF-8 go through unchanged: the reader of these lines names them.
                 (line or b"").removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
                 for line in lines
             ]
+            # The byte-order mark is put back below, as the reader counts it; it is no part of the text.
             marks = ["\ufeff" if number == 1 and text.startswith("\ufeff") else "" for text in texts]
             texts = [text.removeprefix(mark) for text, mark in zip(texts, marks, strict=True)]
             if None not in lines:
@@ -73,6 +76,7 @@ class LabelTask(Task):
         return FIELD_MARK.join(fields) if line.strip() else ""
 
     def model_target(self, line: str, name: str, number: int = 1) -> str:
+        # isdecimal, as isdigit is true for superscripts, too, which int() refuses, as it does thousands of digits.
         label = label_of(line)
         return str(int(label)) if self.name == "choice" and label.isdecimal() and len(label) < 10 else label
 
@@ -106,6 +110,7 @@ class LabelTask(Task):
 
     def tokenizer(self, learned: Tokenizer, data: DataConfig, pairs: Iterable[tuple[str, str]]) -> Tokenizer:
         found = {label_of(target) for _, target in pairs}
+        # Numbers in the order of their values and not as text, with 10 after 9.
         labels = sorted(found, key=lambda label: (len(label), label) if label.isdigit() else (0, label))
         if len(labels) == 1 and self.name != "choice":
             raise DataError(f"all training examples have the label {labels[0]!r}, so there is nothing to learn")
@@ -115,6 +120,6 @@ class LabelTask(Task):
 def _is_number(text: str) -> bool:
     """Return whether a text is a number that float32 can hold."""
     try:
-        return abs(float(text)) <= 3.4e38
+        return abs(float(text)) <= 3.4e38  # False for NaN, too
     except ValueError:
         return False

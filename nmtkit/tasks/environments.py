@@ -62,11 +62,13 @@ class GraphEnvironment:
 
     def __init__(self, seed: int, *, starts_anywhere: bool = False) -> None:
         self.action_space = Discrete(self.NODES)
+        # Another stream than that of the episodes, which has the same seed.
         random = np.random.default_rng([seed, self.NODES])
         while True:
             self.edges = random.random((self.NODES, self.NODES)) < 0.1
             np.fill_diagonal(self.edges, val=False)
             distances = [steps_to(self.edges, node, self.STEPS) for node in range(self.NODES)]
+            # More than 2, as the goal itself is reached in 0 steps.
             goals = [node for node, steps in enumerate(distances) if np.isfinite(steps).sum() > 2]
             if goals:
                 break
@@ -91,6 +93,7 @@ class GraphEnvironment:
             self._node = int(action)
         has_arrived = self._node == self.goal
         is_over = has_arrived or self._steps == self.STEPS or not self.edges[self._node].any()
+        # 11: 1 for the step and 10 for the missed goal.
         reward = 0.0 if has_arrived else -11.0 if is_over else -1.0
         facts = {"action_mask": self.edges[self._node], "is_success": has_arrived,
                  "shortest": self.distances[self._start]}  # fmt: skip
@@ -162,6 +165,7 @@ class KeyToDoor:
         if not self._is_random:
             cell = self._place[0] * self._side + self._place[1]
             return (self._room * self._side**2 + cell) * 2 + (thing is not None)
+        # The last value of each of these: nothing to be seen.
         places = [self._room, *self._place, *(thing or (self._side, self._side))]
         widths = [3, self._side, self._side, self._side + 1, self._side + 1]
         return np.concatenate([np.eye(width, dtype=np.float32)[at] for at, width in zip(places, widths, strict=True)])
@@ -187,11 +191,12 @@ def make_environment(name: str, seed: int, *, for_data: bool = False) -> Environ
             f'environment "{name}": no such environment; choose graph, key-to-door or key-to-door-random, or name a '
             "function that returns one as MODULE:FUNCTION"
         )
+    # The command `nmtkit`, unlike `python -m`, does not search the working folder, where the module may be.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         made = getattr(importlib.import_module(module), function)()
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a script may call sys.exit when it is imported
         is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         where = f" in {here} and among the installed packages" if is_missing else ""
         raise DataError(f'environment "{name}": {_in_words(error)}{where}') from None
@@ -255,14 +260,16 @@ def random_action(environment: Environment, facts: dict[str, Any], random: np.ra
 
 def _sampled_action(environment: Any, facts: dict[str, Any], random: np.random.Generator) -> Any:
     space = environment.action_space
-    first = int(getattr(space, "start", 0))
+    first = int(getattr(space, "start", 0))  # number of the first action of gymnasium's Discrete
     if "action_mask" in facts:
         allowed = np.flatnonzero(facts["action_mask"])
         if not len(allowed):
             raise DataError("the environment allows no action (action_mask), but the episode has not ended")
         return int(random.choice(allowed)) + first
+    # MultiBinary has n, too, but its actions are vectors.
     if hasattr(space, "n") and not getattr(space, "shape", ()):
         return int(random.integers(space.n)) + first
+    # Other spaces sample with random numbers of their own.
     space.seed(int(random.integers(2**31)))
     return space.sample()
 

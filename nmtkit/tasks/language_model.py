@@ -49,5 +49,6 @@ def _marked(lines: Iterable[bytes], *, keeps_text: bool = True) -> Iterator[byte
     """Yield lines with NEWLINE before their ends, or only that."""
     mark, tab = NEWLINE.encode(), TAB.encode()
     for line in lines:
+        # Tabs are marked before the normalisation, some steps of which would make them blanks.
         text = line.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if keeps_text else b""
         yield text + mark + b"\n"

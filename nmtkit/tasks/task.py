@@ -32,6 +32,7 @@ def converted(text: TextSource, convert: Callable[[str, str, int], str]) -> Text
     def lines() -> Iterator[bytes]:
         for number, stored in enumerate(text.raw_lines, start=1):
             line = stored.removesuffix(b"\n")
+            # Line ends and bytes that are not UTF-8 stay as they are: the reader of the text counts or names them.
             end = b"\r\n" if line.endswith(b"\r") else b"\n"
             new = convert(line.removesuffix(b"\r").decode("utf-8", "surrogateescape"), text.name, number)
             yield new.encode("utf-8", "surrogateescape") + end

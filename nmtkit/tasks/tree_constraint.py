@@ -98,8 +98,11 @@ def whole_trees(pieces: TreePieces, num_words: Sequence[int]) -> Constraint:
         last_kind = kind.gather(2, last_word).squeeze(2)
         is_labelled = ~pieces.is_bare[generated[:, :, -1]]
         may_continue = is_labelled & is_short & (depth > 0)
+        # While words are left, the outermost phrase stays open.
         closes = is_labelled & (depth > torch.where(is_short, 1, 0)) & (last_kind != _OPENS)
         closer = closer_of(depth)
+        # In the order of the roles. A label of several entries goes on after a closing bracket, too, whose phrase
+        # was one level deeper.
         by_kind = [
             torch.zeros_like(may_continue),
             (last_kind != _CLOSES) | (closer_of(depth + 1) < 0),
