@@ -80,6 +80,7 @@ def choose_checkpoints(
             )
         return sorted(chosen, key=step_of)
     number = last or at_most or _average_last(available)
+    # Counted back from the newest, which is always among them.
     chosen = run.whole_checkpoints((number - 1) * spacing + 1)[::-spacing][:number][::-1]
     if not chosen:
         raise ModelError(f"{run.checkpoints_folder}: every checkpoint is damaged; train the run again")
@@ -157,6 +158,7 @@ def mean_weights(folders: list[Path]) -> dict[str, torch.Tensor]:
     sums: dict[str, torch.Tensor] = {}
     for folder in folders:
         for name, tensor in read_tensors(folder / "model.safetensors").items():
+            # In float64, so that the mean is rounded to float32 once and not with every checkpoint.
             sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
     return {name: (total / len(folders)).float() for name, total in sums.items()}
 
@@ -303,6 +305,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         tried = [*tried, Tried(count, metric, score, found.nll, step_of(chosen[0]), step_of(chosen[-1]))]
         so_far = Search(tried, len(wanted))
         rows = [asdict(row) for row in tried]
+        # Written after each average, so that an interrupted search repeats at most one.
         remove_pipe(run.averaging)
         write_json(run.averaging, {"best": asdict(so_far.best), "tried": rows, "made_from": made_from})
         yield so_far

@@ -54,6 +54,7 @@ class EnergyMeter:
     """Energy that this process measures in one session: of its GPU; the first process on a machine also of the host."""
 
     def __init__(self, device: torch.device) -> None:
+        # RAPL counts the whole machine: with every process, it would be counted several times.
         is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
         self.gpu = _begin("the GPU", nvml_counter(device))
         self.host = _begin("the processors", rapl_counter(POWERCAP)) if is_first_here else None
@@ -118,6 +119,7 @@ def rapl_counter(powercap: Path) -> Counter | None:
     def joules() -> float:
         for file in files:
             now = int(file.read_text(encoding="ascii"))
+            # A counter that has become smaller has begun again at 0.
             turns[file] += now < last[file]
             last[file] = now
         return sum(last[file] + turns[file] * files[file] for file in files) / 1e6

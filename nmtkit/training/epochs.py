@@ -59,6 +59,7 @@ class SampledEpochs:
         """
         if self._present is None or self._present[0] != epoch:
             self._wait_for(epoch)
+            # Rank 0 has seen the folder; a process on a machine that does not share RUN has not.
             with self._workers.failing_together():
                 if not self._run.sampled_epoch(epoch).is_dir():
                     raise NmtkitError(
@@ -67,6 +68,7 @@ class SampledEpochs:
                     )
             self._present = epoch, PairData(self._run.sampled_epoch(epoch) / "pairs", is_joined=self._is_joined)
             if self._workers.is_main:
+                # The next epoch may be complete already, where a run is resumed.
                 kept = (self._run.sampled_epoch(epoch), self._run.sampled_epoch(epoch + 1))
                 for folder in self._run.sampled.glob("epoch-*"):
                     if folder not in kept:
@@ -131,6 +133,7 @@ class SampledEpochs:
             return True, ""
         process = self._sampler[1]
         try:
+            # Not wait(): a process with a full pipe for its messages would never end.
             message = process.communicate(timeout=_POLL_SECONDS)[1].decode("utf-8", errors="replace").strip()
         except subprocess.TimeoutExpired:
             return False, ""

@@ -151,10 +151,13 @@ def train_updates(
         plan.check(training.tokens_per_update)
         ends = np.cumsum([len(pairs) for pairs in plan.updates])
         index = int(np.searchsorted(ends, progress.pairs_done, side="right"))
+        # A resume state is saved between two updates, so with the same data it never lies within one.
         if progress.pairs_done and ends[index - 1] != progress.pairs_done:
             raise DataError(f"{data.folder}: not the data this run began with; put them back, or use another --run-dir")
+        # `TrainingState.load` replaces the progress: then the position is another one.
         while index < len(plan.updates) and state.progress is progress:
             limit = tokens_per_pass(state, workers)
+            # Closing ends the thread that makes batches ahead.
             with closing(_planned(data, plan.updates[index:], limit, workers)) as planned:
                 for ahead in planned:
                     update = _update(state, data, ahead, workers, loss_of, local_flags)
@@ -164,7 +167,7 @@ def train_updates(
                     progress.step = update.step
                     progress.pairs_done = 0 if update.ends_epoch else int(ends[index])
                     progress.epoch += update.ends_epoch
-                    progress += update
+                    progress += update  # its counters
                     count_skipped(progress, update.skipped, workers.precision)
                     index += 1
                     yield update
@@ -296,6 +299,7 @@ def _add_up_gradients(
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
+                # Handled after the except block: within it, the traceback keeps the tensors of the failed pass alive.
                 failed = each
                 break
         if failed is None:
@@ -336,9 +340,11 @@ def _update(
     micro_batch_sums, num_failures = _add_up_gradients(state, data, planned, workers, loss_of)
     workers.sum_gradients(state.trained_parameters)
     rate = learning_rate(step, state.training, state.model.config.d_model)
+    # In float64 where the device has it: in float32, sums over a whole update lose digits.
     sums = torch.zeros(2, dtype=widest_float(workers.device), device=workers.device)  # of loss and nll
     for each in micro_batch_sums:
         sums += each
+    # Flags travel with the sums, so that an update has one exchange beside that of the gradients.
     own = torch.tensor([float(num_failures), *local_flags()], dtype=sums.dtype).to(workers.device, non_blocking=True)
     shared = workers.sum(torch.cat([sums, own]))
     norm = step_optimizer(state, shared[0], rate, workers)
@@ -385,12 +391,14 @@ def step_optimizer(state: TrainingState, loss: Tensor, rate: float, workers: Wor
         The norm of the gradient before clipping, on the device.
     """
     trained, scale = state.trained_parameters, loss_scale(state, workers)
+    # Before the norm: clipping and its limit are for gradients that are not scaled.
     if scale != 1:
         for parameter in trained:
             if parameter.grad is not None:
                 parameter.grad.div_(scale)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
+    # With the limit infinity, the gradients stay as they are.
     norm = torch.nn.utils.clip_grad_norm_(trained, state.training.gradient_clip_norm or float("inf"))
     is_finite = torch.isfinite(norm) & torch.isfinite(loss)
     with holding_model():  # the first step allocates the optimizer's state

@@ -66,6 +66,7 @@ class ChunkedLogits:
         self._rows = max(1, min(len(states), at_once // (vocab * share)))
         self._products = torch.empty(self._rows, vocab, dtype=dtype, device=device)
         self.dtype = torch.promote_types(table.dtype, torch.float32)
+        # A softmax in bf16 or fp16 would lose digits, so the logits are copied to float32.
         self._exact = self._products if dtype == self.dtype else torch.empty_like(self._products, dtype=self.dtype)
         self._chunk_of_table = torch.empty_like(self._matrix)
 
@@ -109,12 +110,15 @@ class _SmoothedLoss(torch.autograd.Function):
         sums = torch.zeros(2, dtype=output.dtype, device=states.device)
         for chunk in output.chunks():
             logits, truths = output.logits(chunk), targets[chunk, None]
+            # Before the logits are overwritten in place below.
             truth = logits.gather(1, truths)  # [tokens, 1]
             mean = logits.mean(1, keepdim=True)
+            # Shifted by the largest logit, exp cannot overflow.
             largest = logits.amax(1, keepdim=True)
             probs = logits.sub_(largest).exp_()
             total = probs.sum(1, keepdim=True)
             log_total = total.log() + largest
+            # Cross entropy with the uniform distribution over the vocabulary, and with the truth.
             of_tokens = torch.cat([log_total - mean, log_total - truth], 1)  # [tokens, 2]
             sums += of_tokens.sum(0) if weights is None else (of_tokens * weights[chunk, None]).sum(0)
             if needs_gradient:
@@ -161,6 +165,7 @@ def _without_padding(
     states: Float[Tensor, "batch target width"], batch: Batch
 ) -> tuple[Float[Tensor, "tokens width"], Int[Tensor, " tokens"]]:
     states, targets = states.flatten(0, 1), batch.target_out.flatten()  # [batch x target, width]
+    # By indices made with the batch: for a mask, the CPU would wait until the GPU has counted it.
     if batch.target_rows is not None:
         return states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)
     return states, targets
@@ -181,6 +186,7 @@ def batch_loss(
     states, targets = _without_padding(joined.target_states, batch)
     loss, nll = smoothed_loss(*model.output_product(states), targets, label_smoothing)
     width = joined.ids.size(1)
+    # On the CPU, where the lengths are: on a GPU, nonzero would wait for the device.
     is_source = torch.arange(width) < batch.source_lengths[:, None] - 1
     rows = is_source.flatten().nonzero()[:, 0].to(joined.ids.device, non_blocking=True)
     if not len(rows):  # no pair has a source
@@ -241,7 +247,7 @@ def action_loss(
     if model.config.head == "vector-action":
         loss = nll = F.mse_loss(output, actions.to(output.dtype), reduction="none").mean(1).sum()
     else:
-        actions = actions - len(SPECIAL_PIECES)
+        actions = actions - len(SPECIAL_PIECES)  # the head has no outputs for special entries
         nll = F.cross_entropy(output, actions, reduction="sum")
         loss = F.cross_entropy(output, actions, reduction="sum", label_smoothing=label_smoothing)
     if found[1] is not None:
@@ -355,6 +361,7 @@ class CompiledLoss:
         self._reported, _ = compile_cost()
 
     def __call__(self, model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        # Where `nn.Module.__call__` looks for the compiled function.
         for layer, call in zip(self._layers, self._calls, strict=True):
             layer._compiled_call_impl = call
         try:

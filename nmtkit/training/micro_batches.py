@@ -56,8 +56,9 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     lengths = (data.sequence_lengths(pairs) for pairs in plan.updates)
     sizes, sources, targets = np.array([(len(source), source.max(), target.max()) for source, target in lengths]).T
     largest = np.array([int(data.source_lengths[pairs].max()) for pairs in plan.updates])
-    counts = -(-sizes // workers.num_processes)
+    counts = -(-sizes // workers.num_processes)  # of the largest share
     rows = row_lengths(sources, targets, is_joined=data.is_joined)
+    # Tokens of both sides in a micro-batch as large as the limit allows.
     filled = np.minimum(counts * rows, tokens_per_pass) * (sources + targets) // rows
     chosen = set[int]()
     for weight in (sources, targets, filled, largest):
@@ -201,6 +202,7 @@ def leaving_no_trace(state: TrainingState, workers: Workers) -> Iterator[None]:
     """Set training mode while the block runs; afterwards restore it, random numbers, and the absence of gradients."""
     was_training = state.model.training
     state.model.train()
+    # Of this device only: by default, the states of all GPUs would be copied.
     with torch.random.fork_rng(devices=[workers.device] if workers.device.type == "cuda" else []):
         yield
     state.optimizer.zero_grad(set_to_none=True)
@@ -225,9 +227,11 @@ def _fit_to_memory(state: TrainingState, data: PairData, plan: EpochPlan, worker
         before = torch.cuda.memory_reserved(workers.device)
         if _try(state, data, heaviest, workers) is not None:
             return None
+        # Reserved and not allocated: fragments of the allocator take memory of the device, too.
         return size, torch.cuda.max_memory_reserved(workers.device) - before
 
     weights = state.weight_bytes
+    # Two moments of Adam, and the flat tensor in which gradients are exchanged.
     to_come = (0 if state.optimizer.state else 2 * weights) + (weights if processes > 1 else 0)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(workers.device)
@@ -248,11 +252,13 @@ def fit_limit(measure: Callable[[int], tuple[int, int] | None], available: int, 
         point = measure(min(limit, needed))
         if point is None:
             return lower_limit(min(limit, needed)) if not points else points[-1][0]
+        # In small data, both limits may give the same micro-batches.
         if not points or point[0] > points[-1][0]:
             points.append(point)
     if len(points) < 2:
         return needed if points[0][1] <= available else lower_limit(points[0][0])
     (small, low), (large, high) = points
+    # The reserved memory may stay the same, as the allocator takes large blocks: then the slope is 0.
     slope = max((high - low) / (large - small), 1.0)
     limit = int(large + (available - high) / slope) // ROUNDED_TO * ROUNDED_TO
     return min(needed, max(limit, ROUNDED_TO))

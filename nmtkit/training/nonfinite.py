@@ -89,6 +89,7 @@ def forget_later_nonfinite(run: Run, progress: Progress) -> None:
     if not run.nonfinite.is_file():
         return
     entries = read_json_lines(run.nonfinite, {"rollbacks": int, "step": int})
+    # Updates after the resume state that were rolled back have fewer rollbacks, so they stay.
     here = (progress.rollbacks, progress.step)
     kept = [entry for entry in entries if (entry["rollbacks"], entry["step"]) <= here]
     if kept:
@@ -123,6 +124,7 @@ def roll_back(state: TrainingState, run: Run) -> dict[str, Any]:
     folder, saved = found[0]
     state.load(folder, saved)
     state.progress.rollbacks = failed.rollbacks + 1
+    # Counts of what has happened in the whole run, in updates that are repeated, too.
     state.progress.skipped_updates, state.progress.overflows = failed.skipped_updates, failed.overflows
     state.progress.tokens_per_pass = failed.tokens_per_pass  # a limit that memory has lowered stays
     log.warning(

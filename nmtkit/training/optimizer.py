@@ -28,6 +28,7 @@ def learning_rate(step: int, training: TrainingConfig, d_model: int) -> float:
     if step < warmup:
         return peak * step / warmup
     if training.schedule == "inverse-sqrt":
+        # Without warm-up, the peak is at update 1.
         return peak * math.sqrt(max(warmup, 1) / step)
     if training.schedule == "constant":
         return peak
@@ -87,6 +88,7 @@ def step_if(is_good: Tensor, optimizer: torch.optim.Optimizer) -> None:
     Where no fused optimizer can skip a step by itself (MPS), it is waited for.
     """
     if optimizer.defaults["fused"]:
+        # The attribute by which torch.amp.GradScaler makes a fused optimizer skip a step.
         optimizer.found_inf = (~is_good).float()  # type: ignore[attr-defined]
         optimizer.step()
     elif bool(is_good):

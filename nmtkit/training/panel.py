@@ -177,7 +177,7 @@ def _without_text(rows: Rows, nll: str) -> Rows:
 
 def perplexity(nll: float) -> str:
     """Return exp(nll), in few characters however large."""
-    value = math.exp(min(nll, 700.0))
+    value = math.exp(min(nll, 700.0))  # exp overflows above 709
     return f"{value:,.3f}" if value < 1e5 else f"{value:.3g}"
 
 

@@ -47,9 +47,11 @@ def settle_precision(
     """
     found = workers.gather([(has_bf16_instructions(), workers.precision)])
     stated, has_instructions = recipe.training.precision, all(has for has, _ in found)
+    # Of different devices, some with bf16, float32 is what all can compute.
     if len({precision for _, precision in found}) > 1:
         workers = replace(workers, precision="float32")
     is_open = stated == "auto" and saved is None and has_instructions and not workers.is_settled
+    # A stated bf16 is tried when a run begins, and later only on a processor without its instructions.
     is_doubtful = stated == "bf16" and not (saved and has_instructions)
     is_small = state.model.config.has_actions  # and reads no ids, of which a trial is made
     if workers.device.type == "cpu" and (is_open or is_doubtful) and not is_small:
@@ -76,6 +78,7 @@ def try_precision(state: TrainingState, workers: Workers) -> tuple[ComputedPreci
     in_words = " and ".join(f"{amount(rate)}FLOP/s in {precision}" for precision, rate in rates.items())
     if stated == "auto":
         faster: ComputedPrecision = "bf16" if rates["bf16"] >= _CLEARLY_FASTER * rates["float32"] else "float32"
+        # That of rank 0: near the limit, processes may measure differently.
         chosen: ComputedPrecision = workers.gather([faster])[0]
         log.info("precision: %s, chosen by a short trial of this model: %s", chosen, in_words)
         return chosen, rates
@@ -106,6 +109,7 @@ def trial_rates(
         ids = np.random.default_rng(1).integers(len(SPECIAL_PIECES), smallest, (num_pairs, length - 1))
         batch: Batch = batch_of(list(ids), list(ids))
         if config.head != "none":
+            # label_batch finds the ends of sequences by this entry, so it may stand nowhere else.
             ids[ids == vocab - 1] -= 1
             ids[:, -1] = vocab - 1  # the last token of a sequence
             batch = label_batch(ids.ravel(), np.full(num_pairs, length - 1), vocab - 1, np.zeros(num_pairs, np.int64))

@@ -83,8 +83,11 @@ class PairLengths:
         """
         random = np.random.default_rng(1)
         own = random.standard_normal((_ASSUMED_PAIRS, 2))
+        # Two normal variables with variance 1 and correlation 0.95.
         own[:, 0] = 0.95 * own[:, 1] + (1 - 0.95**2) ** 0.5 * own[:, 0]
+        # The mean of a log-normal distribution is exp(mu + sigma^2 / 2), hence the subtraction.
         sampled = np.exp(np.log(_ASSUMED_MEANS) - 0.62**2 / 2 + 0.62 * own)
+        # At least one token and the end symbol.
         lengths = np.clip(np.rint(sampled), 2, longest or np.inf).astype(np.int64)
         if labels:
             origin = "assumed: as in WMT14, 29.5 tokens on average; run `prepare` for exact ones"
@@ -159,6 +162,7 @@ class Hardware:
         memory = float(torch.cuda.mem_get_info(device)[1]) if on_gpu else None
         of = "gpu" if on_gpu else "cpu"
         share = (reached / rate, REACHED) if reached and mfu is None else _mfu(mfu, of)
+        # For a GPU that the paper does not list, its own rate takes the place of the sustained one.
         sustained = kind.paper_sustained if kind is not None and kind.paper_sustained else rate
         processor = None if on_gpu else processor_name()
         return cls(devices, name, of, precision, rate, source, *share, memory, sustained, processor)

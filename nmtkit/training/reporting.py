@@ -96,6 +96,7 @@ class Reporter:
         """
         settings, first_step = hyperparameters(self._recipe), progress.step + 1
         self._trackers = [open_tracker(name, self._run.folder, settings, first_step) for name in self._tracker_names]
+        # The time left follows from this session alone: an earlier one may have used another device.
         self._start, self._start_seconds = self._shares_done(progress), progress.seconds
         self._last_line = time.monotonic()
         self.read_scores()
@@ -188,6 +189,7 @@ class Reporter:
         line = self._line(progress, learning_rate)
         lines = read_metrics(self._run.folder) if is_end else []
         if is_end:
+            # A report was due at the last update, but no validation: it is added to that line.
             is_there = bool(lines) and lines[-1]["step"] == progress.step
             line |= {**lines.pop(), "end": "validation"} if is_there else {"end": "line"}
         if validation is not None:
@@ -272,4 +274,5 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes, Linux KiB.
     return peak if sys.platform == "darwin" else peak * 1024

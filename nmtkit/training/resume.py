@@ -51,10 +51,12 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
                 if not (run.is_prepared() and run.recipe_file.is_file()):
                     message = "no data is prepared here; run `nmtkit prepare` with this recipe first"
                     raise DataError(f"{run.data}: {message}")
+                # The lock comes before the check: else `prepare` could replace the data after it.
                 stack.enter_context(run.locked("train"))
                 _check_data(recipe, run)
         with workers.failing_together():
             manifest = read_manifest(run.data)
+        # A machine that does not share RUN has a copy of its own, which may be older.
         if len(set(workers.gather([manifest["fingerprint"]]))) > 1:
             raise DataError(f"{run.data}: the processes found different data; copy this folder to all machines again")
         yield manifest
@@ -166,6 +168,7 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
     found = whole_states(run, 1)
     if not found:
         _refuse_checkpoints(run, recipe, fingerprint)
+        # All have looked before rank 0 removes a checkpoint that decides whether training begins.
         workers.wait()
         if workers.is_main:
             run.metrics.unlink(missing_ok=True)
@@ -176,6 +179,7 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
     folder, saved = found[0]
     check_settings(saved, run, recipe, fingerprint)
     state.load(folder, saved)
+    # All have read the state before rank 0 removes anything.
     workers.wait()
     if workers.is_main:
         step = state.progress.step
@@ -183,6 +187,7 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
         forget_ends(run, step)
         forget_later_nonfinite(run, state.progress)
         remove_old_states(run)  # a kill may have come before that
+        # A kill may have come before this, too; the killed session would have kept its own numbers of checkpoints.
         if saved["checkpointed"]:
             remove_old_checkpoints(run, Recipe.model_validate(saved["recipe"]).training)
     return saved
@@ -222,6 +227,7 @@ def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
         changes = differences(stored.model, recipe.model)
         changes += changes_that_matter(stored.training, recipe.training)
         is_same_init = before.get("init_sha256") == initial_sha256(recipe)
+        # Nothing of another training is removed, even if it is a single checkpoint.
         if changes or before["data_fingerprint"] != fingerprint or not is_same_init:
             raise NmtkitError(
                 f"{folder} belongs to a training with other settings, and there is no saved state to resume; remove "
@@ -360,6 +366,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
 def _check_comparable(saved: dict[str, Any], folder: Path, workers: Workers) -> None:
     now = execution_facts(workers)
     if workers.device.type != "cpu":
+        # Threads decide the order of sums on a CPU only.
         now.pop("threads")
     changes = [f"{key} = {now[key]} (was {saved[key]})" for key in now if saved[key] != now[key]]
     # Another commit of nmtkit is no reason to refuse: the comparison shows if it computes something else.

@@ -134,6 +134,7 @@ class _Session:
         self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         saved = resume(self._state, run, recipe, manifest["fingerprint"], workers)
         init_sha256 = saved["init_sha256"] if saved else initial_sha256(recipe)
+        # Before the precision is settled, which depends on the state: else exchanges of processes would differ.
         check_same_state(self._state.progress.step, saved, init_sha256, workers)
         recipe, workers = settle_precision(recipe, self._state, saved, workers)
         self._recipe, self._workers, self._state.training = recipe, workers, recipe.training
@@ -162,6 +163,7 @@ class _Session:
     def run(self) -> TrainingResult:
         """Train until a limit or a signal."""
         progress, training = self._state.progress, self._recipe.training
+        # After an interrupted validation, its score decides whether training ends.
         limit = progress.reason_to_stop(training) if self._unfinished is None else None
         if limit is not None and all(self._end_so_far()[:2]):
             log.info("nothing to do: training already ended at update %d (%s)", progress.step, limit)
@@ -338,6 +340,7 @@ class _Session:
         """Return None when a process was requested to stop meanwhile."""
         with self._reporter.doing("validating"), self._state.averaged() as model:
             validation = validator(model, lambda: self._stop.number is not None)
+        # The time of a validation counts at once, as no update may follow.
         flags = self._all_flags()
         self._count_time(flags)
         if validation is None:
@@ -377,6 +380,7 @@ class _Session:
     def _roll_back(self) -> None:
         """Return to the last good resume state; what was written since is removed, except RUN/nonfinite.jsonl."""
         with self._workers.failing_together():
+            # Every process reads the resume state; one that cannot must not leave the others waiting.
             saved = roll_back(self._state, self._run)
         step = self._state.progress.step
         check_same_state(step, saved, None, self._workers)
@@ -425,10 +429,12 @@ class _Session:
                 return
             state_bytes = self._state.num_bytes()
             tokenizer_bytes = sum(path.stat().st_size for path in (self._run.data / "tokenizer").iterdir())
+            # 100,000 for model.json and provenance.json.
             checkpoint_bytes = self._state.weight_bytes + tokenizer_bytes + 100_000
             needs = {self._run.checkpoints_folder: checkpoint_bytes, self._run.resume_folder: with_state * state_bytes}
             disks = dict[int, tuple[Path, int]]()
             for folder, num_bytes in needs.items():
+                # These folders may be links to other disks, and need not exist yet.
                 place = existing(folder)
                 disk = place.stat().st_dev
                 first, others = disks.get(disk, (place, 0))

@@ -79,13 +79,14 @@ class Progress(Counters):
     overflows: int = 0
     skipped_in_a_row: int = 0
     rollbacks: int = 0
-    loss_scale: float = 2.0**16
+    loss_scale: float = 2.0**16  # as in torch.amp.GradScaler
     updates_since_scaling: int = 0
     tokens_per_pass: int = 0
 
     def note_validation(self, cost: float) -> None:
         """Update the best score and the patience."""
         if math.isfinite(cost) and (self.best_cost is None or cost < self.best_cost):
+            # Within an epoch, patience counts from the end of that epoch.
             self.best_cost, self.best_epoch = cost, self.epoch + (self.pairs_done > 0)
             self.validations_since_best = 0
         else:
@@ -144,6 +145,7 @@ class TrainingState:
         """
         torch.manual_seed(training.seed)
         with holding_model():
+            # Built on the CPU, whose random numbers are the same with any device.
             model = build_model(config, *vocab_sizes).to(device=device, dtype=dtype)
         freeze(model, training.freeze)
         state = cls(model, new_optimizer(model, training), training)
@@ -166,6 +168,7 @@ class TrainingState:
         """
         if not self.training.ema_decay:
             return
+        # A weight of 0 leaves the average as it is, without waiting for the truth value.
         weight = is_made.float() * (1 - min(self.training.ema_decay, (1 + step) / (10 + step)))
         for name, parameter in self.model.named_parameters():
             self.average[name].lerp_(parameter.float(), weight)
@@ -176,6 +179,7 @@ class TrainingState:
         if not self.average:
             yield self.model
             return
+        # Copies, as load_state_dict overwrites the tensors of the model.
         trained = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         self.model.load_state_dict(self.average)
         try:
@@ -210,6 +214,7 @@ class TrainingState:
     def num_bytes(self) -> int:
         """Return about how many bytes a resume state takes on disk, also before the first update."""
         now = sum(tensor.nbytes for group in self.tensors().values() for tensor in group.values())
+        # Weights and both moments, which do not exist before the first update; the rest is for JSON.
         return max(now, (4 if self.average else 3) * self.weight_bytes) + 100_000
 
     def save(self, run: Run, extra: dict[str, Any]) -> Path:

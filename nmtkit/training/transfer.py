@@ -102,6 +102,7 @@ def initial_weights(
     _check_sizes(folder, given, recipe)
     log_differences(folder, recipe)
     own, mapped = Tokenizer.load(folder / "tokenizer"), None
+    # Rows of embeddings mean entries of the tokenizer, so with another file the weights would be wrong.
     if own.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
     has_other_labels = own.fingerprint() != tokenizer.fingerprint()
@@ -299,6 +300,7 @@ class MappedVocabulary:
         origins = self._origins[given_side, side]
         ids = torch.tensor([index for origin in origins for index in origin])
         offsets = torch.tensor([0, *(len(origin) for origin in origins[:-1])]).cumsum(0)
+        # An entry without origins gets zeros here, and the mean of all below.
         result = F.embedding_bag(ids, table.reshape(len(table), -1), offsets, mode="mean")
         of_text = torch.tensor([role in ROLES_OF_TEXT for role, _ in identities])
         result[torch.tensor([not origin for origin in origins])] = table.reshape(len(table), -1)[of_text].mean(0)

@@ -65,7 +65,7 @@ class Validation:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.nll, 700.0))
+        return math.exp(min(self.nll, 700.0))  # exp overflows above 709
 
     def cost(self, metric: str) -> float:
         """Return the number by which validations are compared: the smaller is the better."""
@@ -106,6 +106,7 @@ class Validator:
         self._loss = own_loss(recipe.model) or batch_loss
         lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
         rows = [int(length) for length in lengths]
+        # By length, so that batches have little padding.
         order = sorted(range(len(rows)), key=lambda pair: rows[pair])
         noun = f"validation {self._data.noun}"
         if recipe.model.positions == "learned" and recipe.model.head == "none":  # other data were cut
@@ -181,6 +182,7 @@ class Validator:
     @torch.inference_mode()
     def _nll(self, model: Transformer, vote: Callable[..., Any]) -> torch.Tensor:
         """Return the sums of nll and target tokens [directions, 2]."""
+        # On the CPU, where every machine has float64: sums hardly depend on the batches.
         sums = torch.zeros(len(self._directions), 2, dtype=torch.float64)
         for direction, pairs in self._batches[self._workers.rank :: self._workers.num_processes]:
             vote()
@@ -219,6 +221,7 @@ class Validator:
         """Return the translations of lines, a share of them by each process; None after a divergence."""
         rank, processes = self._workers.rank, self._workers.num_processes
         mine, diverged = list[str](), False
+        # Consecutive lines, as a line may be translated with those before it.
         start, stop = (len(sources) * number // processes for number in (rank, rank + 1))
         source, target = chosen_languages(self._recipe.data, direction, self._tokenizer)
         request = TranslationRequest(
