@@ -64,8 +64,7 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
         old = prepared.recipe(recipe.name)
         changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
         changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
-        if changes:
-            raise NmtkitError(_another_sweep(folder, changes))
+        _refuse_changes(folder, changes)
     for run in runs:
         # Without a readable result the run is not finished, and `train` compares its settings.
         with suppress(DataError, KeyError, TypeError, ValidationError):
@@ -80,15 +79,15 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
                     matter.add(key)  # a finished run may already exceed a lowered limit
             differing = differences(training, now)
             changes += [f"training.{change}" for change in differing if change.partition(" = ")[0] in matter]
-            if changes:
-                raise NmtkitError(_another_sweep(folder / run.name, changes))
+            _refuse_changes(folder / run.name, changes)
 
 
-def _another_sweep(folder: Path, changes: Sequence[str]) -> str:
-    return (
-        f"{folder} was made with other settings; changed: {', '.join(changes)}. Take another --sweep-dir, or undo the "
-        "change"
-    )
+def _refuse_changes(folder: Path, changes: Sequence[str]) -> None:
+    if changes:
+        raise NmtkitError(
+            f"{folder} was made with other settings; changed: {', '.join(changes)}. Take another --sweep-dir, or undo "
+            "the change"
+        )
 
 
 def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
