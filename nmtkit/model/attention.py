@@ -102,8 +102,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "batch query width"]:
         """Return the joined and projected results of the heads; arguments as for `heads`."""
         heads = self.heads(queries, keys, values, mask, causal, prefix)
-        projected: Tensor = self.output(heads.transpose(1, 2).flatten(2))
-        return projected
+        return self.output(heads.transpose(1, 2).flatten(2))
 
     def heads(
         self,

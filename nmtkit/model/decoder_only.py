@@ -95,8 +95,7 @@ class DecoderOnly(Transformer):
         mask = self.dropout(chosen.new_ones(num_examples, chosen.size(1)))
         if self.config.head != "choice":
             summed = chosen.new_zeros(num_examples, chosen.size(1)).index_add_(0, example, chosen)
-            output: Tensor = self.head(summed * mask)
-            return output
+            return self.head(summed * mask)
         scores = self.head(chosen * mask[example])[:, 0]
         first = torch.searchsorted(example, torch.arange(num_examples, device=example.device))
         number = torch.arange(len(example), device=example.device) - first[example]

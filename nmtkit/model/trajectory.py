@@ -54,8 +54,7 @@ class DecisionTransformer(Transformer):
 
     @property
     def output_embedding(self) -> Float[Tensor, "actions width"]:
-        weight: Tensor = self.head.weight
-        return weight
+        return self.head.weight
 
     def predict(
         self,

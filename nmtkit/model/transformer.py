@@ -65,10 +65,8 @@ class Residual(nn.Module):
         self, x: Float[Tensor, "batch length width"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "batch length width"]:
         if self.pre:
-            added: Tensor = x + self.dropout(sublayer(self.norm(x)))
-            return added
-        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return normed
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -88,9 +86,7 @@ class FeedForward(nn.Module):
         self.activation = config.activation
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
-        active = ACTIVATIONS[self.activation](self.inner(x))
-        result: Tensor = self.outer(self.dropout(active))
-        return result
+        return self.outer(self.dropout(ACTIVATIONS[self.activation](self.inner(x))))
 
 
 class SelfAttentionLayer(nn.Module):
@@ -113,8 +109,7 @@ class SelfAttentionLayer(nn.Module):
         x = self.residuals[0](
             x, lambda x: attention.attend(attention.queries(x), *attention.keys_values(x), mask, causal, prefix)
         )
-        result: Tensor = self.residuals[1](x, self.feed_forward)
-        return result
+        return self.residuals[1](x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
@@ -138,8 +133,7 @@ class DecoderLayer(nn.Module):
         x = self.residuals[1](
             x, lambda x: attention.attend(attention.queries(x), *attention.keys_values(source), source_mask)
         )
-        result: Tensor = self.residuals[2](x, self.feed_forward)
-        return result
+        return self.residuals[2](x, self.feed_forward)
 
     def _attend_to_self(self, x: Float[Tensor, "batch target width"]) -> Float[Tensor, "batch target width"]:
         keys, values = self.self_attention.keys_values(x)  # before the queries: the order of sums of gradients
@@ -279,8 +273,7 @@ class Transformer(nn.Module):
         x = self._embed(target_in, "target")
         for layer in self.decoder:
             x = layer(x, source, source_mask)
-        states: Tensor = self.decoder_norm(x)
-        return states
+        return self.decoder_norm(x)
 
     def logits(self, states: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
         """Return the scores of all vocabulary entries before the softmax."""
