@@ -66,7 +66,6 @@ class MultiHeadAttention(nn.Module):
     @classmethod
     def of(cls, config: ModelConfig, kind: str = "full") -> "MultiHeadAttention":
         """Return attention of a kind that `ModelConfig.self_attention` names."""
-        local = AttentionWindow.local(config.local_block, sees_previous=config.local_previous_block)
         return cls(
             config.d_model,
             config.num_heads,
@@ -74,7 +73,7 @@ class MultiHeadAttention(nn.Module):
             config.value_width,
             config.attention_dropout,
             config.attention_window if kind == "window" else None,
-            local=local if kind == "local" else None,
+            local=AttentionWindow.of_kind(kind, config, causal=True) if kind == "local" else None,
             compression=config.compression if kind == "compressed" else None,
         )
 

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from nmtkit.config.schema import ModelConfig
+
 FEWEST_QUERIES = 64
 """Minimum number of queries per block, so that a small neighbourhood does not lead to many tiny products."""
 
@@ -44,9 +46,12 @@ class AttentionWindow:
         return cls(size // 2, 0 if causal else (size - 1) // 2)
 
     @classmethod
-    def local(cls, size: int, *, sees_previous: bool = False) -> "AttentionWindow":
-        """Return the blocks of ``size`` positions, which see themselves, and optionally the block before."""
-        return cls(size if sees_previous else 0, 0, size)
+    def of_kind(cls, kind: str, config: ModelConfig, *, causal: bool) -> "AttentionWindow":
+        """Return the neighbourhood of a kind that `ModelConfig.self_attention` names: "window" or "local"."""
+        if kind == "local":
+            return cls(config.local_block if config.local_previous_block else 0, 0, config.local_block)
+        assert config.attention_window is not None
+        return cls.of(config.attention_window, causal=causal)
 
     @property
     def block(self) -> int:

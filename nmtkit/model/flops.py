@@ -118,11 +118,7 @@ def _num_scores(config: ModelConfig, kind: str, lengths: Lengths, *, causal: boo
         return int((lengths * lengths).sum())
     if kind == "compressed":
         return int((lengths * (1 + lengths // config.compression)).sum())
-    if kind == "local":
-        window = AttentionWindow.local(config.local_block, sees_previous=config.local_previous_block)
-    else:
-        assert config.attention_window is not None
-        window = AttentionWindow.of(config.attention_window, causal=causal)
+    window = AttentionWindow.of_kind(kind, config, causal=causal)
     different, counts = np.unique(lengths, return_counts=True)
     return sum(window.num_scores(int(length)) * int(count) for length, count in zip(different, counts, strict=True))
 

@@ -251,12 +251,8 @@ class JoinedStepDecoder:
             caches.append(_Cache(seen))
         elif kind == "compressed":
             caches.append(_CompressedCache(seen, lengths, attention))
-        elif kind == "local":
-            local = AttentionWindow.local(config.local_block, sees_previous=config.local_previous_block)
-            caches.append(_NearCache(seen, lengths, local))
         else:
-            assert config.attention_window is not None
-            caches.append(_NearCache(seen, lengths, AttentionWindow.of(config.attention_window, causal=True)))
+            caches.append(_NearCache(seen, lengths, AttentionWindow.of_kind(kind, config, causal=True)))
         prefix = lengths if config.source_attention == "full" else None
         return attention.heads(queries, keys, values, None, True, prefix) if keys.size(2) else values
 
