@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nmtkit.model.attention import MultiHeadAttention
-from nmtkit.model.packed_linear import PreparedLinear, PreparedNorm, joined_by_head
+from nmtkit.model.packed_linear import PreparedLinear, joined_by_head, prepared_norm
 from nmtkit.model.step_attention import SourceMaps, scaled_queries
 from nmtkit.model.transformer import DecoderLayer, Residual, SelfAttentionLayer, Transformer
 
@@ -32,7 +32,7 @@ class PreparedLayer:
     output: PreparedLinear
     inner: Callable[[Tensor], Tensor]
     outer: PreparedLinear
-    norms: tuple[PreparedNorm, ...]
+    norms: tuple[Callable[[Tensor], Tensor], ...]
     is_pre: bool
     source: SourceMaps | None
 
@@ -51,7 +51,7 @@ class PreparedLayer:
             PreparedLinear.of(attention.output, dtype),
             inner.activated(layer.feed_forward.activation),
             PreparedLinear.of(layer.feed_forward.outer, dtype),
-            tuple(PreparedNorm.of(residual.norm) for residual in residuals),
+            tuple(prepared_norm(residual.norm) for residual in residuals),
             residuals[0].pre,
             source,
         )

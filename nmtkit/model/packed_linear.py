@@ -11,7 +11,6 @@ import copy
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -50,28 +49,10 @@ def joined_by_head(num_heads: int, *maps: nn.Linear | LinearMap) -> LinearMap:
     return LinearMap(weights.flatten(0, 1), biases.flatten())
 
 
-@dataclass(frozen=True)
-class PreparedNorm:
-    """A layer norm for inference.
-
-    Attributes:
-        shape: its width, as a shape.
-        weight, bias: [width].
-        epsilon: added to the variance.
-    """
-
-    shape: tuple[int, ...]
-    weight: Tensor
-    bias: Tensor
-    epsilon: float
-
-    @classmethod
-    def of(cls, norm: nn.LayerNorm) -> "PreparedNorm":
-        """Copy a module."""
-        return cls(tuple(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps)
-
-    def __call__(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
-        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
+def prepared_norm(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
+    """Return a layer norm for inference, which goes from [..., width] to the same shape."""
+    shape, weight, bias = norm.normalized_shape, norm.weight.detach(), norm.bias.detach()
+    return lambda x: torch.layer_norm(x, shape, weight, bias, norm.eps)
 
 
 class PreparedLinear:
