@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nmtkit.model.transformer import ACTIVATIONS
+from nmtkit.model.transformer import ACTIVATIONS, Transformer
 
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M", bound=Transformer)
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 _PACKED_FROM = 2**17
@@ -166,7 +166,6 @@ def for_inference(model: M, dtype: torch.dtype | None = None) -> M:
     shared: dict[int, object] = {id(parameter): parameter for parameter in model.parameters()}
     copied = copy.deepcopy(model, shared).eval()
     table = model.output_embedding
-    assert isinstance(table, Tensor)
     if dtype is None or dtype == table.dtype or table.device.type == "cpu":
         return copied
     return copy.deepcopy(copied).to(dtype)
