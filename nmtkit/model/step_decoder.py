@@ -31,7 +31,6 @@ class StepDecoder:
         self._model = model = for_inference(model, dtype)
         self._encoder = prepared_layers(model.encoder, dtype)
         self._num_heads, self._d_k = model.config.num_heads, model.config.key_width
-        self._is_pre_norm = model.config.norm == "pre"
         self.layers = prepared_layers(model.decoder, dtype)
         self._output = PreparedLinear(model.output_embedding, model.output_bias, dtype)
 
@@ -68,7 +67,7 @@ class StepDecoder:
         positions = state.open_position()
         for number, (layer, position) in enumerate(zip(self.layers, positions, strict=True)):
             keep = keep_attention and number == len(self.layers) - 1
-            if self._is_pre_norm:
+            if layer.is_pre:
                 x = self._attend_to_self(layer.norms[0](x), x, layer, position)
                 x = state.attend_to_source(number, layer.norms[1](x), x, keep)
                 x = layer.outer.add(layer.inner(layer.norms[2](x)), x)
