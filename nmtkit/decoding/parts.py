@@ -122,7 +122,7 @@ class Parts:
         remove_leftovers(self.folder, is_ours=True)
         manifest = {"kind": _KIND, "made_of": self._made_of, "window_lines": self.window_lines}
         write_json(self.folder / _MANIFEST, manifest)
-        return self._count()
+        return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
     def check(self) -> None:
         """Raise DataError if the folder that the first process has prepared is for a different translation."""
@@ -139,9 +139,6 @@ class Parts:
     def begun(self, number: int) -> Begun:
         """Return what has been translated of an unfinished window."""
         return Begun(self._file(number, "begun"))
-
-    def _count(self) -> int:
-        return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
     def _check_own_folder(self) -> None:
         """Raise DataError if the path is anything else than a folder of windows, as it would be removed."""
