@@ -23,7 +23,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -37,8 +36,6 @@ from nmtkit.decoding.stepper import Stepper
 from nmtkit.errors import ModelError
 from nmtkit.tasks.task import Constraint
 from nmtkit.text.vocabulary import BOS, EOS
-
-_Rows = TypeVar("_Rows", Tensor, NDArray)
 
 Candidates = tuple[Tensor, Tensor, Tensor]
 """The continuations kept, each [sentences, kept]: log-probability, slot of the live hypothesis, new token."""
@@ -164,18 +161,14 @@ class _SearchState:
     trace: NDArray[np.floating]
     attention: Tensor | None = None
 
-    def extend(
-        self, log_probs: NDArray[np.floating], rows: Int[Tensor, "sentences kept"], last: NDArray[np.int64]
-    ) -> None:
-        """Continue the hypotheses ``rows`` by the tokens ``last``."""
-        origins = rows.numpy(force=True)
-        self.tokens = np.concatenate([_flat(self.tokens)[origins], last[:, :, None]], 2)
-        self.trace = np.concatenate([_flat(self.trace)[origins], log_probs[:, :, None]], 2)
-        if self.attention is not None:
-            self.attention = _flat(self.attention)[rows]
+    def extend(self, log_probs: NDArray[np.floating], slots: NDArray[np.intp], last: NDArray[np.int64]) -> None:
+        """Continue the hypotheses in these slots by the tokens ``last``."""
+        self.choose(slots)
+        self.tokens = np.concatenate([self.tokens, last[:, :, None]], 2)
+        self.trace = np.concatenate([self.trace, log_probs[:, :, None]], 2)
 
     def choose(self, slots: NDArray[np.intp]) -> None:
-        """Keep the hypotheses in these slots [sentences, live], in this order."""
+        """Keep, drop or repeat hypotheses: those in these slots [sentences, live], in this order."""
         sentences = np.arange(len(slots))[:, None]
         self.tokens, self.trace = self.tokens[sentences, slots], self.trace[sentences, slots]
         if self.attention is not None:
@@ -236,7 +229,7 @@ def beam_search(
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
         values, new_tokens = log_probs.numpy(force=True), last.numpy(force=True)  # [sentences, kept]
-        state.extend(values, rows, new_tokens)
+        state.extend(values, origins.numpy(force=True), new_tokens)
         has_ended, live_values = new_tokens == EOS, values
         if options.beside:
             has_ended |= np.array([[max_lengths[sentence] <= length] for sentence in active])
@@ -349,8 +342,3 @@ def _can_win(
     # coverage penalty can only lower.
     scores = sorted((hypothesis.score for hypothesis in finished), reverse=True)
     return best_live / largest_divisor > scores[options.n_best - 1]
-
-
-def _flat(values: _Rows) -> _Rows:
-    """Return [sentences x live, ...] from [sentences, live, ...]."""
-    return values.reshape((values.shape[0] * values.shape[1], *values.shape[2:]))
