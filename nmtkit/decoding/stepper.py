@@ -66,8 +66,7 @@ class ModelStepper:
 
     def attention(self) -> Float[Tensor, "rows source"]:
         """Return the mean over the heads of the last decoder layer and over the models."""
-        weights = [state.attention for state in self._states]
-        return torch.stack([promoted(entry) for entry in weights if entry is not None]).mean(0)
+        return torch.stack([promoted(state.attention) for state in self._states]).mean(0)
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         for state in self._states:
