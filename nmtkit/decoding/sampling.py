@@ -14,9 +14,6 @@ from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.search import Candidates, CandidateSelection
 from nmtkit.distributed.workers import widest_float
 
-Utility = Callable[[str, str], float]
-"""The quality of a hypothesis, given a reference; higher is better."""
-
 
 def sampled_continuations(seeds: Sequence[tuple[int, ...]], sampling: Sampling) -> CandidateSelection:
     """Select, for each hypothesis, a next token sampled from the model's distribution.
@@ -61,10 +58,11 @@ def _truncated(step: Float[Tensor, "*rows vocab"], top_k: int, top_p: float) -> 
     return step
 
 
-def by_expected_utility(samples: Sequence[str], utility: Utility) -> list[int]:
+def by_expected_utility(samples: Sequence[str], utility: Callable[[str, str], float]) -> list[int]:
     """Return the indices of the distinct samples, highest mean utility first; ties in the order of sampling.
 
-    A reference that occurs several times among the samples counts as many times. Each ordered pair is compared once.
+    ``utility`` is the quality of a hypothesis, given a reference; higher is better. A reference that occurs several
+    times among the samples counts as many times. Each ordered pair is compared once.
 
     Source: Eikema and Aziz 2020 (arXiv 2005.10283), section 5: samples are both candidates and pseudo-references.
     """
