@@ -23,6 +23,7 @@ from nmtkit.data.batch import Batch, batch_of
 from nmtkit.data.batching import cut_by_padded_tokens, padding_worth_of, row_lengths
 from nmtkit.data.context import context_of
 from nmtkit.decoding.lengths import source_limit, splits_sentences
+from nmtkit.decoding.stepper import promoted
 from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.lines import without_line_end
@@ -291,7 +292,6 @@ def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:
     rows = max(1, _LOGITS_AT_ONCE // model.output_embedding.size(0))
     chunks = []
     for some_states, some_targets in zip(states.split(rows), targets.split(rows), strict=True):
-        logits = model.logits(some_states)  # [tokens, vocab]
-        log_probs = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
+        log_probs = torch.log_softmax(promoted(model.logits(some_states)), dim=-1)  # [tokens, vocab]
         chunks.append(log_probs.gather(1, some_targets[:, None])[:, 0])  # [tokens]
     return torch.cat(chunks)
