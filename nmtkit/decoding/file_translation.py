@@ -14,6 +14,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -63,18 +64,13 @@ class Window:
 def windows(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Window]:
     """Yield windows of ``size`` lines, and ``context`` lines before each; the last one may be shorter."""
     rest = iter(lines)
-    before: list[str] = []
+    before: deque[str] = deque(maxlen=context)
     for number in itertools.count():
         window = list(itertools.islice(rest, size))
         if not window:
             return
-        yield Window(number, number * size + 1, window, before)
-        before = _last(context, before, window)
-
-
-def _last(context: int, before: list[str], lines: list[str]) -> list[str]:
-    """Return the last ``context`` of the lines of a window and those before it."""
-    return [*before, *lines[-context:]][-context:] if context else []
+        yield Window(number, number * size + 1, window, list(before))
+        before.extend(window)
 
 
 def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Window]:
@@ -91,7 +87,7 @@ def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[
 
     threading.Thread(target=read, daemon=True).start()
     number, first_line = 0, 1
-    before: list[str] = []
+    before: deque[str] = deque(maxlen=context)
     item: str | BaseException | None = ""
     while isinstance(item, str):
         window: list[str] = []
@@ -107,9 +103,9 @@ def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[
                 until = time.monotonic() + GATHERING_SECONDS
             window.append(item)
         if window:
-            yield Window(number, first_line, window, before)
+            yield Window(number, first_line, window, list(before))
         number, first_line = number + 1, first_line + len(window)
-        before = _last(context, before, window)
+        before.extend(window)
     if item is not None:
         raise item
 
