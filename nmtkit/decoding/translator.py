@@ -245,31 +245,28 @@ class Translator(Engine):
         return min(limit, self._most_positions - len(segment.ids) * self._is_joined)
 
     def _finish(self, segment: Segment, hypothesis: Hypothesis) -> Translation:
-        ids, attention = hypothesis.ids, hypothesis.attention
-        log_prob, score, token_log_probs = hypothesis.log_prob, hypothesis.score, hypothesis.token_log_probs
-        limit, start = self._max_length(segment), len(self.tokenizer.target_start)
-        ids, token_log_probs, limit = ids[start:], token_log_probs[start:], limit - start
-        attention = None if attention is None else attention[start:]
+        ids, begin = hypothesis.ids, len(self.tokenizer.target_start)
+        log_prob, score = hypothesis.log_prob, hypothesis.score
         if self._generates_context and segment.context:
             # The line's own translation is what follows the last separator; nothing if the search did not get there.
-            is_complete = ids.count(self._separators[1]) == segment.ids.count(self._separators[0])
+            is_complete = ids[begin:].count(self._separators[1]) == segment.ids.count(self._separators[0])
             begin = len(ids) - (ids[::-1].index(self._separators[1]) if is_complete else 0)
-            ids, token_log_probs, limit = ids[begin:], token_log_probs[begin:], limit - begin
-            attention = None if attention is None else attention[begin:]
-            log_prob = math.fsum(token_log_probs)
-            score = log_prob / length_penalty(self.decoding.length_penalty, self.decoding.alpha)(len(ids) + 1)
+            log_prob = math.fsum(hypothesis.token_log_probs[begin:])
+            score = log_prob / length_penalty(self.decoding.length_penalty, self.decoding.alpha)(len(ids) - begin + 1)
+        ids = ids[begin:]
+        details: dict[str, Any] = {}
+        if hypothesis.attention is not None:
+            details["alignment"] = tuple(hypothesis.attention[begin:-1, : len(segment.ids)].argmax(1).tolist())
+            details["source_pieces"] = tuple(self.tokenizer.pieces(segment.ids, "source"))
+            details["source_is_context"] = tuple(index < segment.context for index in range(len(segment.ids)))
         begins = ids[: len(segment.prefix)] == segment.prefix
         return self._translation(
             segment,
             ids,
-            limit,
+            self._max_length(segment) - begin,
             log_prob=log_prob,
             score=score,
-            token_log_probs=token_log_probs,
-            alignment=None if attention is None else tuple(attention[:-1, : len(segment.ids)].argmax(1).tolist()),
-            source_pieces=None if attention is None else tuple(self.tokenizer.pieces(segment.ids, "source")),
-            source_is_context=()
-            if attention is None
-            else tuple(position < segment.context for position in range(len(segment.ids))),
+            token_log_probs=hypothesis.token_log_probs[begin:],
             is_unsatisfied=not (begins and all(contains(ids, phrase) for phrase in segment.required)),
+            **details,
         )
