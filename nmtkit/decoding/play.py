@@ -276,23 +276,19 @@ class _Player:
         self, episodes: Sequence[Played], to_go: Sequence[list[float]], randoms: Sequence[np.random.Generator]
     ) -> list[Any]:
         """Return the next action of each episode; a predicted return-to-go replaces the last one."""
-        now = len(episodes[0].states) - 1
-        first = max(0, now + 1 - self._window)
-        steps = slice(first, now + 1)
+        stop = len(episodes[0].states)
+        first = max(0, stop - self._window)
+        steps = slice(first, stop)
         is_vector = self._config.head == "vector-action"
         blank = [0.0] * len(self._action_names) if is_vector else UNK
-        states, actions = (
-            np.array(rows, np.float32 if vectors else np.int64)
-            for rows, vectors in (
-                ([episode.states[steps] for episode in episodes], self._config.vector_states),
-                ([[*episode.actions, blank][steps] for episode in episodes], is_vector),
-            )
-        )
-        positions = np.arange(first, now + 1)
+        is_vector_state = self._config.vector_states
+        states = np.array([each.states[steps] for each in episodes], np.float32 if is_vector_state else np.int64)
+        actions = np.array([[*each.actions, blank][steps] for each in episodes], np.float32 if is_vector else np.int64)
+        positions = np.arange(first, stop)
         if self._facts.timesteps == "episode":  # later ones have the last position, as published
             positions = positions.clip(max=self._config.max_positions - 1)
         timesteps = np.tile(positions, (len(episodes), 1))
-        sizes = np.full(len(episodes), now + 1 - first)
+        sizes = np.full(len(episodes), stop - first)
 
         def predict() -> tuple[torch.Tensor, torch.Tensor | None]:
             returns = np.array([values[steps] for values in to_go])
