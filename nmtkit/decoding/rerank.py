@@ -107,14 +107,12 @@ def rerank(
                 "weight"
             )
     before = [[(line, "") for line in entry.before] for entry in lists for _ in entry.candidates]
-    columns = [feature.score(pairs, before) for feature in features]
-    index = 0
+    by_hypothesis = zip(*(feature.score(pairs, before) for feature in features), strict=True)
     rankings = []
     for entry in lists:
         ranked = []
         for candidate in entry.candidates:
-            forced = [column[index] for column in columns]
-            index += 1
+            forced = next(by_hypothesis)
             scores = [
                 score.log_prob / feature.penalty(len(score.ids))
                 for feature, score in zip(features, forced, strict=True)
