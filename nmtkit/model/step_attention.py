@@ -67,9 +67,7 @@ class SourceMaps:
             # The weights of each head add up to 1, so the bias may stand in what they are multiplied by.
             found = torch.baddbmm(self._share_of_bias, values, self._from_values)  # [heads, source, width]
             return Folded(scores[:-1], scores[-1], found.flatten(0, 1), self.num_heads)
-        return ByHead(
-            self, keys.permute(0, 2, 3, 1).flatten(0, 1), values.permute(0, 2, 1, 3).flatten(0, 1), bias, sentences
-        )
+        return ByHead(self, keys.permute(0, 2, 3, 1).flatten(0, 1), values.permute(0, 2, 1, 3).flatten(0, 1), bias)
 
 
 @dataclass(frozen=True)
@@ -111,21 +109,20 @@ class ByHead:
         maps: projections of the layer.
         keys, values: [sentences x heads, d_k, source], [sentences x heads, source, d_v].
         bias: [sentences x heads, 1, source] or None.
-        sentences: their number.
     """
 
     maps: SourceMaps
     keys: Tensor
     values: Tensor
     bias: Tensor | None
-    sentences: int
 
     def __call__(
         self, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep: bool = False
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows source"] | None]:
         """Return ``residual`` plus attention to the source, and if ``keep`` the mean weights of the heads."""
         # The hypotheses of a sentence are queries to its one set of keys and values.
-        rows, heads, sentences = x.size(0), self.maps.num_heads, self.sentences
+        rows, heads = x.size(0), self.maps.num_heads
+        sentences = len(self.keys) // heads
         queries = self.maps.queries(x).view(sentences, rows // sentences, heads, -1).transpose(1, 2)
         queries = queries.reshape(sentences * heads, rows // sentences, -1)
         scores = torch.bmm(queries, self.keys) if self.bias is None else torch.baddbmm(self.bias, queries, self.keys)
@@ -143,4 +140,4 @@ class ByHead:
             bias: their bias.
         """
         keys, values = self.keys.index_select(0, heads), self.values.index_select(0, heads)
-        return ByHead(self.maps, keys, values, bias, len(heads) // self.maps.num_heads)
+        return ByHead(self.maps, keys, values, bias)
