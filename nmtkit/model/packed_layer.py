@@ -4,20 +4,17 @@ Weights and sums are those of ``transformer.py``; queries, keys and values come 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.packed_linear import PreparedLinear, joined_by_head, prepared_norm
 from nmtkit.model.step_attention import SourceMaps, scaled_queries
 from nmtkit.model.transformer import DecoderLayer, Residual, SelfAttentionLayer, Transformer
 
 
-@dataclass(frozen=True)
 class PreparedLayer:
     """The linear layers and norms of one layer.
 
@@ -27,34 +24,19 @@ class PreparedLayer:
             are divided by sqrt(d_k) already.
     """
 
-    attention: MultiHeadAttention
-    queries_keys_values: PreparedLinear
-    output: PreparedLinear
-    inner: Callable[[Tensor], Tensor]
-    outer: PreparedLinear
-    norms: tuple[Callable[[Tensor], Tensor], ...]
-    is_pre: bool
-    source: SourceMaps | None
-
-    @classmethod
-    def of(cls, layer: SelfAttentionLayer | DecoderLayer, dtype: torch.dtype | None) -> "PreparedLayer":
+    def __init__(self, layer: SelfAttentionLayer | DecoderLayer, dtype: torch.dtype | None) -> None:
         """Copy a layer; see `PreparedLinear` for ``dtype``."""
-        attention = layer.self_attention
-        source = SourceMaps(layer.source_attention, dtype) if isinstance(layer, DecoderLayer) else None
-        query = attention.query if source is None else scaled_queries(attention)
+        self.attention = attention = layer.self_attention
+        self.source = SourceMaps(layer.source_attention, dtype) if isinstance(layer, DecoderLayer) else None
+        query = attention.query if self.source is None else scaled_queries(attention)
         joined = joined_by_head(attention.num_heads, query, attention.key, attention.value)
-        inner = PreparedLinear.of(layer.feed_forward.inner, dtype)
+        self.queries_keys_values = PreparedLinear.of(joined, dtype)
+        self.output = PreparedLinear.of(attention.output, dtype)
+        self.inner = PreparedLinear.of(layer.feed_forward.inner, dtype).activated(layer.feed_forward.activation)
+        self.outer = PreparedLinear.of(layer.feed_forward.outer, dtype)
         residuals = [cast(Residual, residual) for residual in layer.residuals]
-        return cls(
-            attention,
-            PreparedLinear.of(joined, dtype),
-            PreparedLinear.of(attention.output, dtype),
-            inner.activated(layer.feed_forward.activation),
-            PreparedLinear.of(layer.feed_forward.outer, dtype),
-            tuple(prepared_norm(residual.norm) for residual in residuals),
-            residuals[0].pre,
-            source,
-        )
+        self.norms = [prepared_norm(residual.norm) for residual in residuals]
+        self.is_pre = residuals[0].pre
 
     def __call__(
         self, x: Float[Tensor, "batch length width"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -76,7 +58,7 @@ class PreparedLayer:
 
 def prepared_layers(layers: Iterable[nn.Module], dtype: torch.dtype | None) -> list[PreparedLayer]:
     """Copy the layers of a stack. Later changes of the weights have no defined effect."""
-    return [PreparedLayer.of(cast(SelfAttentionLayer | DecoderLayer, layer), dtype) for layer in layers]
+    return [PreparedLayer(cast(SelfAttentionLayer | DecoderLayer, layer), dtype) for layer in layers]
 
 
 def encode_with(
