@@ -96,8 +96,10 @@ class ForcedDecoder:
         self.decoding = decoding
         self._device = models[0].output_embedding.device
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
-        self._max_tokens = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol is added
+        most = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol is added
         self._is_joined = any(model.config.is_joined for model in models)
+        # Where source and target share the positions, each has at most half of them.
+        self._max_tokens = most // 2 if most is not None and self._is_joined else most
 
     @classmethod
     def load(
@@ -193,10 +195,7 @@ class ForcedDecoder:
 
     def _limit(self, max_tokens: int) -> int:
         """Return the maximum length of a side."""
-        limit = min(max_tokens, self._max_tokens or max_tokens)
-        if self._is_joined and self._max_tokens is not None:  # both sides share the positions
-            limit = min(limit, self._max_tokens // 2)
-        return limit
+        return max_tokens if self._max_tokens is None else min(max_tokens, self._max_tokens)
 
     def score_ids(
         self,
