@@ -18,15 +18,12 @@ class Stepper(Protocol):
 
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
         """Return log-probabilities of the next token after ``last_ids`` and those before; callers may modify them."""
-        ...
 
     def attention(self) -> Float[Tensor, "rows source"]:
         """Return the attention of the last step to the source: weights that add up to 1, and are 0 on padding."""
-        ...
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         """Replace row i by row ``rows.flatten()[i]``; each row of the matrix ``rows`` belongs to one sentence."""
-        ...
 
 
 def promoted(values: Tensor) -> Tensor:
