@@ -73,6 +73,7 @@ class MultiHeadAttention(nn.Module):
             config.value_width,
             config.attention_dropout,
             config.attention_window if kind == "window" else None,
+            # The blocks do not depend on `causal`; `heads` hides later positions.
             local=AttentionWindow.of_kind(kind, config, causal=True) if kind == "local" else None,
             compression=config.compression if kind == "compressed" else None,
         )
@@ -127,11 +128,13 @@ class MultiHeadAttention(nn.Module):
         if self._local is not None:
             window = self._local
         elif self._window is not None:
+            # Positions of a prefix see later ones, too, so then the window keeps its later half.
             window = AttentionWindow.of(self._window, causal=causal and prefix is None)
         elif prefix is not None:  # every position is near
             window = AttentionWindow(length, length)
         else:
             return self._attend(queries, keys, values, mask, causal)
+        # `watch` gets the weights of whole sequences; those of a block would be weights of its own keys only.
         if window.num_blocks(length) and self.watch is None:
             return window.join(self._attend(*window.cut(queries, keys, values, mask, causal, prefix)), length)
         return self._attend(queries, keys, values, window.mask(mask, length, queries.device, causal, prefix))
@@ -163,6 +166,7 @@ class MultiHeadAttention(nn.Module):
         if self.compression is None:
             return weights
         shared = weights[..., 1:].repeat_interleave(self.compression, -1) / self.compression
+        # Positions after the last complete group are in no memory.
         shared = F.pad(shared, (0, length - shared.size(-1)))
         shared[..., :1] += weights[..., :1]  # the first position is in the memory by itself, too
         return shared
@@ -191,6 +195,7 @@ class MultiHeadAttention(nn.Module):
         chunks = []
         for start in range(0, length, _QUERIES_AT_ONCE):
             stop = min(start + _QUERIES_AT_ONCE, length)
+            # None of these queries sees what comes after `last` in the memory, so it is left out.
             last = (stop - 1) // self.compression + 1
             chunks.append(
                 F.scaled_dot_product_attention(
@@ -214,6 +219,7 @@ class MultiHeadAttention(nn.Module):
         """
         num_scores = queries.shape[:3].numel() * keys.size(2)
         if self.watch is None and (queries.device.type != "cpu" or num_scores > MOST_SCORES):
+            # This function, unlike a module, does not know whether the model is in training.
             rate = self.dropout.rate if self.training else 0.0
             return F.scaled_dot_product_attention(queries, keys, values, mask, rate, is_causal=causal)
         # One name for scores and weights, so that only one of these large tensors is held at a time.
@@ -236,7 +242,7 @@ def attention_mask(lengths: Tensor, device: torch.device) -> Bool[Tensor, "batch
     The mask is None if there is no padding.
     """
     longest = int(lengths.max())
-    if bool((lengths == longest).all()):
+    if bool((lengths == longest).all()):  # torch's flash attention takes no mask, so none is made without need
         return None
     tokens = lengths.to(device, non_blocking=True)[:, None]  # from pinned memory, without a wait for the device
     return (torch.arange(longest, device=device) < tokens)[:, None, None, :]

@@ -138,6 +138,7 @@ class AttentionWindow:
         def around(x: Tensor) -> Tensor:
             """Return the visible keys or values of each block [blocks, heads, key, width]."""
             padded = F.pad(x, (0, 0, self.before, self.after + surplus))
+            # The blocks overlap: `unfold` makes views, and only `flatten` copies.
             seen = padded.unfold(2, self.keys_of_block, self.block)  # [batch, heads, blocks, width, key]
             return seen.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
@@ -149,6 +150,7 @@ class AttentionWindow:
         key = first - self.before + torch.arange(self.keys_of_block, device=device)  # [blocks, 1, key]
         query = first + torch.arange(self.block, device=device)[:, None]  # [blocks, query, 1]
         near = self._sees(query, key, causal, prefix)
+        # As in `mask`, a query of padding sees itself, since softmax over nothing is not a number.
         seen = (near & real[:, :, None]) | (key == query)  # [batch, blocks, query, key]
         return own, around(keys), around(values), seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
 

@@ -62,6 +62,8 @@ class DecoderOnly(Transformer):
         width = source.size(1) - 1 + target
         position = torch.arange(width, device=source.device)
         offset = position - lengths[:, None]  # position in the target, where it is not negative [batch, joined]
+        # `gather` needs valid indices, hence the clamps. `where` takes only indices within a source, and what is past
+        # the end of a target is hidden by causal attention.
         from_target = target_in.gather(1, offset.clamp(0, target - 1))
         from_source = source.gather(1, position.clamp(max=source.size(1) - 1).expand(batch, -1))
         ids = torch.where(offset < 0, from_source, from_target)
@@ -92,6 +94,7 @@ class DecoderOnly(Transformer):
             example: index of the example of each row, in ascending order.
         """
         chosen = states.gather(1, last[:, None, None].expand(-1, -1, states.size(2)))[:, 0]
+        # Dropout of ones gives its factors, which all rows of an example then share.
         mask = self.dropout(chosen.new_ones(num_examples, chosen.size(1)))
         if self.config.head != "choice":
             summed = chosen.new_zeros(num_examples, chosen.size(1)).index_add_(0, example, chosen)

@@ -21,7 +21,11 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.rate)
+        # Below 2^16, so that the factor of the last line is finite.
         dropped = min(round(self.rate * 2**16), 2**16 - 1)
+        # One random number of 64 bits gives four of 16; without an upper bound, all 64 bits are random.
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        # int16 is signed, so its smallest number is -2^15.
         kept = bits.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
+        # The factor is that of the rounded rate, so the expectation of the result is exactly x.
         return x * kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))

@@ -80,13 +80,14 @@ def forward_flops(
         """Return the operations of layers of self-attention and feed-forward, and those of attention among them."""
         kinds = [config.attention_kind(number) for number in range(num_layers)]
         attention = sum(2 * scores * _num_scores(config, kind, lengths, causal=causal) for kind in kinds)
-        groups = int((lengths // config.compression).sum())
+        groups = int((lengths // config.compression).sum())  # an incomplete group is not compressed
         compression = kinds.count("compressed") * 2 * groups * config.compression * (keys**2 + values**2)
         return attention + compression + num_layers * 2 * int(lengths.sum()) * (projections + feed_forward), attention
 
     outputs = 0 if config.head != "none" else target
     if config.is_joined:
         encoder = encoder_attention = 0
+        # The end symbol of a source is not read.
         joined, causal = source_lengths - 1 + target_lengths, config.source_attention == "causal"
         decoder, decoder_attention = stack(config.decoder_layers, joined, causal=causal)
         if not config.has_actions:  # of which nothing else is predicted
@@ -97,6 +98,7 @@ def forward_flops(
         target_target = _num_scores(config, kind, target_lengths, causal=True)
         target_source = int((target_lengths * source_lengths).sum())
         decoder_attention = config.decoder_layers * 2 * (target_target + target_source) * scores
+        # Attention to the source projects targets to queries and outputs, and sources to keys and values.
         decoder = decoder_attention + config.decoder_layers * (
             2 * target * (projections + feed_forward) + (target + source) * projections
         )
@@ -116,8 +118,10 @@ def _num_scores(config: ModelConfig, kind: str, lengths: Lengths, *, causal: boo
     if kind == "full":
         return int((lengths * lengths).sum())
     if kind == "compressed":
+        # The memory has the first position and each complete group, see `MultiHeadAttention.memory`.
         return int((lengths * (1 + lengths // config.compression)).sum())
     window = AttentionWindow.of_kind(kind, config, causal=causal)
+    # `num_scores` is called once per different length, of which there are few.
     different, counts = np.unique(lengths, return_counts=True)
     return sum(window.num_scores(int(length)) * int(count) for length, count in zip(different, counts, strict=True))
 
@@ -136,6 +140,7 @@ def padding_flops(config: ModelConfig, passes: Sequence[tuple[Lengths, Lengths]]
 
     def work(lengths: Sequence[tuple[Lengths, Lengths]]) -> int:
         sources, targets = zip(*lengths, strict=True)
+        # With a vocabulary of 0, there is no output product.
         return forward_flops(config, 0, np.concatenate(sources), np.concatenate(targets)).flops
 
     padded = [(np.full_like(source, source.max()), np.full_like(target, target.max())) for source, target in passes]
@@ -145,6 +150,7 @@ def padding_flops(config: ModelConfig, passes: Sequence[tuple[Lengths, Lengths]]
 def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:
     """Count the parameters of the model, each once however often it is used."""
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
+    # By formula: `load_model` checks sizes with it before it builds layers, which may take hours for wrong ones.
     attention = 2 * (width + 1) * keys + (width + 1) * values + (values + 1) * width
     feed_forward = (width + 1) * config.d_ff + (config.d_ff + 1) * width
     norm = 2 * width
@@ -165,7 +171,9 @@ def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) 
         total += stacks * norm
     if config.has_actions:
         values = config.return_values
+        # Returns are read by an embedding of each value, or by a linear layer of one number with a bias.
         total += norm + values * (width + 1) + (values or 2) * width * config.returns
         for vocab, is_vector in ((source_vocab, config.vector_states), (target_vocab, config.head == "vector-action")):
+            # A vector is read by a linear layer of vocab - 4 numbers (it has no special entries) with a bias.
             total += (vocab - 3 if is_vector else vocab) * width
     return total + config.head_size(target_vocab) * (width + 1)

@@ -81,6 +81,7 @@ class _Cache:
             capacity = min(_FIRST_CAPACITY, num_slots)
             self._own = [new.new_empty(len(new), new.size(1), capacity, new.size(2)) for new in (keys, values)]
         elif step == self._own[0].size(2) < num_slots:
+            # Doubled, so that the cost of copies per token does not grow with the length.
             room = min(step, num_slots - step)
             self._own = [torch.cat([tensor, torch.empty_like(tensor[:, :, :room])], 2) for tensor in self._own]
         for tensor, new in zip(self._own, (keys, values), strict=True):
@@ -110,6 +111,7 @@ class _NearCache(_Cache):
         first = self._first_seen(lengths)
         width = int((lengths - first).max())
         self._positions = first[:, None] + torch.arange(width, device=lengths.device)  # [sentences, key]
+        # Positions after the end of a source get a valid index here and are masked below.
         keys, values = source.at(self._positions.clamp(max=max(0, source.keys.size(2) - 1)))
         super().__init__(Seen(keys, values, self._positions < lengths[:, None]))
 
@@ -153,7 +155,9 @@ class _CompressedCache(_Cache):
             pending = source.at(slots.clamp(max=width - 1))
             memory = attention.memory(*memory)
         begins = self._size * torch.arange(memory[0].size(2), device=lengths.device)
+        # Own tokens see complete groups only, and a first position only where there is a source.
         super().__init__(Seen(*memory, (begins <= lengths[:, None]) & (lengths[:, None] > 0)))
+        # Zeros: unused slots are multiplied by weights of 0, and uninitialised memory could hold infinity or NaN.
         self._own = pending + [
             tensor.new_zeros(*tensor.shape[:2], _FIRST_CAPACITY, tensor.size(3)) for tensor in pending
         ]
@@ -262,6 +266,7 @@ class JoinedStepDecoder:
         """Return the logits of the token after ``last_ids``; keep attention to the source in the state if requested."""
         state.num_hypotheses = len(last_ids)
         position = state.lengths + state.length  # [sentences]
+        # Sources differ in length, so new tokens of the same step are at different positions.
         of_rows = position.repeat_interleave(len(last_ids) // len(position))[:, None]
         x = self._model.embed_at(last_ids[:, None], of_rows, state.source_width + state.length)
         for number, (layer, cache) in enumerate(zip(self.layers, state.caches, strict=True)):
@@ -310,6 +315,7 @@ class JoinedState:
         to_source = to_source.masked_fill(~source.mask[:, None, None], -torch.inf)
         to_own = torch.matmul(queries[:, :, None], own.keys.transpose(2, 3))[:, :, 0]  # [rows, heads, key]
         to_own = to_own.masked_fill(~own.mask[:, None], -torch.inf)
+        # One softmax over both parts. Their keys stay apart, as joining them would copy the source's per hypothesis.
         scores = torch.cat([to_source.transpose(1, 2).reshape(rows, heads, width), to_own], 2)
         on_source, on_own = torch.softmax(scores, 2).split([width, to_own.size(2)], 2)
         of_source = torch.matmul(on_source.view(*shape, width).transpose(1, 2), source.values)

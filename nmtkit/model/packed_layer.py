@@ -28,7 +28,9 @@ class PreparedLayer:
         """Copy a layer; see `PreparedLinear` for ``dtype``."""
         self.attention = attention = layer.self_attention
         self.source = SourceMaps(layer.source_attention, dtype) if isinstance(layer, DecoderLayer) else None
+        # `StepDecoder` multiplies queries and keys without a scale; `MultiHeadAttention.heads` has its own.
         query = attention.query if self.source is None else scaled_queries(attention)
+        # Grouped by head, so that a view separates the heads and a split their queries, keys and values.
         joined = joined_by_head(attention.num_heads, query, attention.key, attention.value)
         self.queries_keys_values = PreparedLinear.of(joined, dtype)
         self.output = PreparedLinear.of(attention.output, dtype)

@@ -70,6 +70,7 @@ class PreparedLinear:
         """
         dtype = dtype or weight.dtype
         self._dtype = dtype
+        # A copy, as the packed and the transposed weights of a CPU are: a parameter that changes later has no effect.
         self._bias = None if bias is None else bias.detach().to(dtype, copy=True)
         matrix = weight.detach().to(dtype)
         self._packed_from = _packed_from(weight, dtype)
@@ -142,6 +143,7 @@ def _has_fast_mkl() -> bool:
 @functools.cache
 def _onednn_packs(dtype: torch.dtype) -> bool:
     """Return whether this torch has oneDNN's operators and they compute the expected results."""
+    # Small integers: their products and sums are exact, in bfloat16 and in any order, too.
     weight, x, bias = (
         torch.arange(12.0).view(3, 4).to(dtype),
         torch.ones(2, 4, dtype=dtype),
@@ -152,6 +154,7 @@ def _onednn_packs(dtype: torch.dtype) -> bool:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         products = [_linear(x, packed, bias, name, [], "") for name in ("none", "relu")]
         products.append(_linear.binary(x, -expected, packed, bias, "add"))
+    # These operators are internal to torch, so their names and arguments may change.
     except (AttributeError, RuntimeError, TypeError):
         return False
     return all(map(torch.equal, products, (expected, expected.relu(), torch.zeros_like(expected))))
@@ -168,4 +171,5 @@ def for_inference(model: M, dtype: torch.dtype | None = None) -> M:
     table = model.output_embedding
     if dtype is None or dtype == table.dtype or table.device.type == "cpu":
         return copied
+    # Without this copy, `to` would convert the parameters that are shared with the model, in place.
     return copy.deepcopy(copied).to(dtype)

@@ -66,6 +66,7 @@ class SourceMaps:
             scores = torch.bmm(keys, self._to_queries).flatten(0, 1).t().contiguous()  # [width + 1, heads x source]
             # The weights of each head add up to 1, so the bias may stand in what they are multiplied by.
             found = torch.baddbmm(self._share_of_bias, values, self._from_values)  # [heads, source, width]
+            # The last row of `scores` comes from the biases of the queries.
             return Folded(scores[:-1], scores[-1], found.flatten(0, 1), self.num_heads)
         return ByHead(self, keys.permute(0, 2, 3, 1).flatten(0, 1), values.permute(0, 2, 1, 3).flatten(0, 1), bias)
 

@@ -47,12 +47,14 @@ class StepDecoder:
         states, mask = encode_with(self._encoder, self._model, source, source_lengths)
         bias = None
         if mask is not None:
+            # As a summand it costs no call of its own, unlike a mask: `baddbmm` adds it to the product.
             bias = torch.zeros(mask.shape, dtype=states.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
             bias = bias.expand(-1, self._num_heads, -1, -1).flatten(0, 1)  # [batch x heads, 1, source]
         window = self._model.config.attention_window
         before = AttentionWindow.of(window, causal=True).before if window is not None else None
         sources = [layer.source.look_at(states, bias, fold=fold) for layer in self.layers if layer.source]
         d_v = self._model.config.value_width
+        # Positions are the first dimension, so that those in use are one slice of the buffer.
         empty = states.new_empty(_FIRST_CAPACITY, len(sources), len(states), self._num_heads * (self._d_k + d_v))
         return StepState(sources, bias, empty, self._num_heads, self._d_k, before)
 
@@ -83,6 +85,7 @@ class StepDecoder:
         table = embeddings["shared" if "shared" in embeddings else "target"]
         row = self._model.position_rows("target", position, 1)
         read = table.index_select(0, self._model.read_ids(ids, "target"))
+        # `alpha` saves a call; calls dominate the time of a small model (step_attention.py).
         return torch.add(row.to(table.dtype), read, alpha=self._model.embedding_factor)
 
     def _attend_to_self(
@@ -177,8 +180,10 @@ class StepState:
         """
         capacity, layers, old_rows, width = self._buffer.shape
         shape = (capacity if self.length < capacity else 2 * capacity, layers, rows.numel(), width)
+        # Two buffers take turns, as a selection cannot be written over what it reads; at first they are one.
         is_free = self._spare.shape == shape and self._spare is not self._buffer
         selected = self._spare if is_free else self._buffer.new_empty(shape)
+        # Positions that no later one sees are not copied.
         seen = slice(self._first, self.length)
         torch.index_select(self._buffer[seen], 2, rows.flatten(), out=selected[seen])
         self._buffer, self._spare = selected, self._buffer

@@ -34,6 +34,7 @@ class DecisionTransformer(Transformer):
         width = config.d_model
 
         def embedding(vocab: int, *, is_vector: bool) -> nn.Module:
+            # Vectors have no special entries, of which `vocab` counts four.
             return nn.Linear(vocab - 4, width) if is_vector else nn.Embedding(vocab, width)
 
         self.inputs = nn.ModuleDict({"states": embedding(source_vocab, is_vector=config.vector_states)})
@@ -45,7 +46,7 @@ class DecisionTransformer(Transformer):
             self.return_head = nn.Linear(width, values)
         self.input_norm = nn.LayerNorm(width)
         self._columns = config.linear_columns(source_vocab, target_vocab)
-        self.initialize()
+        self.initialize()  # again, for the modules that the base class does not have
 
     @property
     def head_size(self) -> int:

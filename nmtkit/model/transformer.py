@@ -23,6 +23,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[Tensor, "length wid
 
     Source: section 3.5.
     """
+    # In float32, angles above 512 radians would be rounded to multiples of 6e-5.
     positions = torch.arange(length, dtype=torch.float64)[:, None]
     frequencies = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     table = torch.empty(length, d_model, dtype=torch.float64)
@@ -167,6 +168,7 @@ class Transformer(nn.Module):
             self.positions = nn.ParameterDict(
                 {side: nn.Parameter(torch.empty(config.max_positions, config.d_model)) for side in sides}
             )
+        # Not persistent, as a checkpoint needs no values that can be computed.
         self.register_buffer("_sinusoids", torch.empty(0, config.d_model), persistent=False)
         self.dropout = Dropout(config.dropout)
         is_pre = config.norm == "pre"
@@ -176,6 +178,7 @@ class Transformer(nn.Module):
         else:
             self.encoder = nn.ModuleList(SelfAttentionLayer(config, number) for number in range(config.encoder_layers))
             self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+            # The sum that a pre-norm layer returns is not normalised; that of a post-norm layer is.
             self.encoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if is_pre else nn.Identity()
         if config.head != "none":
@@ -194,6 +197,7 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
         tables = [module.weight for module in self.modules() if isinstance(module, nn.Embedding)]
         for table in (*tables, *self.embeddings.values(), *(self.positions or {}).values()):
+            # Xavier: times `embedding_factor` = sqrt(d_model), the entries have a standard deviation of 1.
             nn.init.normal_(table, std=0.02 if is_normal else self.config.d_model**-0.5)
 
     @property
@@ -239,6 +243,7 @@ class Transformer(nn.Module):
             return self.positions[side][first:end]
         table = self._sinusoids  # read once: another thread may replace it by a larger or smaller one
         if table.size(0) < end:
+            # At least doubled, as a search needs one more position per step.
             longer = position_table(self.config, max(end, 512, 2 * table.size(0)))
             table = self._sinusoids = longer.to(self.output_embedding)
         return table[first:end]
