@@ -77,6 +77,7 @@ class Classifier(Engine):
             outputs = []
             for model in self._models:
                 states = model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths))
+                # On the CPU, as mps has no float64.
                 output = model.label_output(states, batch.last, batch.example, len(chosen)).cpu().double()
                 outputs.append(output if model.config.head == "number" else output.softmax(1))
             mean = torch.stack(outputs).mean(0)
@@ -93,6 +94,7 @@ class Classifier(Engine):
             return Translation(f"{values[0]:.6g}", is_cut=segment.is_cut, probabilities={})
         names = self.tokenizer.labels
         if self.tokenizer.task_name == "choice":
+            # Other questions of the batch may have more answers; theirs have probability 0 here.
             values = values[: segment.ids.count(self.tokenizer.extract_id)]
             names = tuple(str(number) for number in range(1, len(values) + 1))
         best = max(range(len(values)), key=lambda index: values[index])

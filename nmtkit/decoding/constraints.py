@@ -195,6 +195,7 @@ def progress(tokens: Ids, phrases: Sequence[Alternatives], no_repeat_ngram: int 
     for alternatives in phrases:
         count = min(map(len, alternatives))
         if any(contains(tokens, phrase) for phrase in alternatives):
+            # The count is that of the shortest alternative, so none of them ranks higher by its length.
             held += count
             continue
         still_possible = []
@@ -218,6 +219,7 @@ def _ngrams(tokens: Ids, size: int) -> list[Ids]:
     return [tokens[start : start + size] for start in range(len(tokens) - size + 1)] if size else []
 
 
+# Hypotheses of a sentence mostly lack the same phrases.
 @functools.lru_cache(maxsize=1024)
 def _max_tokens_together(phrases: tuple[Ids, ...], counts: tuple[int, ...], size: int) -> int:
     """Return the maximum sum of the ``counts`` of phrases in a translation that repeats no n-gram of ``size``."""
@@ -281,6 +283,7 @@ def _select_for_sentence(
     beam: int,
 ) -> list[_Continuation]:
     """Select the continuations of one sentence; ``room`` is the number of tokens that fit after the new one."""
+    # As in Post and Vilar: what continues or begins phrases, the best of each hypothesis, and the best of all.
     candidates = {(slot, token) for slot, state in enumerate(slots) for token in state.following}
     candidates |= set(enumerate(scores.argmax(1).tolist()))
     best = scores.flatten().topk(min(beam, scores.numel())).indices.tolist()

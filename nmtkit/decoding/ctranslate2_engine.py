@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 _NO_PENALTY = 1e-9
 """Exponent so small that CTranslate2 divides by exactly 1 in float32. With 0 it would also stop at the first step whose
 best continuation ends."""
-
-
 FORMAT = 1
 """Format of an export's manifest.json, which export/export.py writes."""
 _SHAPE = {
@@ -292,6 +290,7 @@ class CTranslate2Translator(Engine):
                 # The search ends in a step that finishes one of the hypotheses, so the longest shows its last step.
                 elif limit == longest or max(map(len, hypotheses)) < limit:
                     found[index] = self._ids(self._best(hypotheses, result.scores))
+            # Before `found` is given away, so that no thread waits for what is done with it.
             waiting.extend(itertools.islice(calls, 1))
             yield found
 
@@ -300,7 +299,8 @@ class CTranslate2Translator(Engine):
         decoding, suppressed = self.decoding, self.tokenizer.suppressed_ids
         options: dict[str, Any] = {
             "beam_size": decoding.beam,
-            "max_input_length": 0,
+            "max_input_length": 0,  # by default it cuts sources at 1,024 tokens
+            # Its lengths include the given beginning of the target, those of nmtkit do not.
             "max_decoding_length": limit + len(self.tokenizer.target_start),
             "min_decoding_length": min(decoding.min_length, limit) + len(self.tokenizer.target_start),
             "no_repeat_ngram_size": decoding.no_repeat_ngram,

@@ -166,6 +166,7 @@ class Engine(ABC):
             lengths = [len(segment.ids) for segment, _ in parts]
             # The n-th best translation of a line joins the n-th best ones of its segments.
             in_words = self.tokenizer.text == "tokenized"
+            # Segments may have different numbers of translations; the fewest decide.
             same_ranks = zip(*(ranked for _, ranked in parts), strict=False)
             joined = [_join(same_rank, lengths, in_words=in_words) for same_rank in same_ranks]
             if not joined:  # a line without text, which satisfies no constraint
@@ -206,6 +207,7 @@ class Engine(ABC):
             total = sum(len(segment.ids) for segment in chosen.values())
             done = total - sum(len(chosen[index].ids) for index in indices)
             while done < total:
+                # A batch is searched in `next`, so `before_batch` is called before that and not in a loop over batches.
                 before_batch()
                 for position, results in next(batches).items():
                     index, segment = indices[position], chosen[indices[position]]
@@ -364,6 +366,7 @@ class Engine(ABC):
         for line, (text, row, of_line) in enumerate(zip(texts, rows, constraints, strict=True), start=-len(before)):
             words = self.task.words(text)
             parts: list[tuple[list[int], tuple[Wanted, ...], bool]] = []
+            # `row` comes first: the iteration ends with it, before an entry of the next line is taken from `sources`.
             for sentence, ids in zip(row, sources, strict=False):
                 cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
                 of_parts = [sentence] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
@@ -415,6 +418,7 @@ class Engine(ABC):
         return [
             dataclasses.replace(segment, ids=[*context, *segment.ids], context=len(context))
             for segment, [context] in zip(segments, found, strict=True)
+            # Negative lines are those before the text, which are context only.
             if segment.ids and segment.line >= 0
         ]
 

@@ -75,6 +75,7 @@ def windows(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Windo
 
 def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Window]:
     """Yield non-empty windows of up to ``size`` lines as input arrives, and ``context`` lines before each."""
+    # Bounded, so that input that arrives faster than it is translated is not all held in memory.
     waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=2 * size)
 
     def read() -> None:
@@ -85,6 +86,7 @@ def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[
         except BaseException as error:  # raised again by the consumer of the lines
             waiting.put(error)
 
+    # A daemon thread, as one that waits for input cannot be stopped when the command ends.
     threading.Thread(target=read, daemon=True).start()
     number, first_line = 0, 1
     before: deque[str] = deque(maxlen=context)
@@ -234,6 +236,7 @@ class TranslationJob:
             request[key] = text if text is None else hashlib.sha256(text).hexdigest()  # the lines may be many
         return {
             **self.engine.description(),
+            # With lists for tuples, as in the manifest that it is compared with.
             "asked": json.loads(json.dumps(request)),
             "output": self.output,
             "minimum_risk": self.minimum_risk,
@@ -263,6 +266,7 @@ class TranslationJob:
                 raise constraints.unequal("the text more")  # the number of lines of a pipe is not known in advance
         # Minimum risk has two steps, sampling and comparison, of unknown duration; each counts as one half.
         steps = 1 if self.minimum_risk is None else 2
+        # Not `begun or Begun()`: without translations a `Begun` is false, but it has a file to save them to.
         begun = Begun() if begun is None else begun
         request = dataclasses.replace(self._request(window.first_line, last_line), before=window.before)
 
@@ -372,6 +376,7 @@ def translate_file(
         The reader of the source, with its invalid lines.
     """
     job.check()
+    # All lines are checked before the first is translated.
     total = sum(1 for _ in job.checked(LineReader(source, errors="strict" if strict else "replace")))
     job.check_lines(total)
     reader = LineReader(source, errors="replace")
@@ -406,6 +411,7 @@ def translate_file(
         if workers:
             workers.wait()
         if rank == 0:
+            # Before `join`, which removes the status lines with the folder.
             job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])], record)
             job.report_unread()

@@ -227,6 +227,7 @@ class ForcedDecoder:
         sides = [*zip(sources, hypotheses, strict=True)]
         pairs = [(source[:most_read], hypothesis[:most_scored]) for source, hypothesis in sides]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
+        # The shape is given for the case of no pairs.
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
         longest = row_lengths(counts[:, 0], counts[:, 1], is_joined=self._is_joined)  # positions of each pair
         log_probs: dict[int, list[float]] = {}

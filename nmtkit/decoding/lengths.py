@@ -81,6 +81,7 @@ def cut_source(
     """
     if len(ids) <= longest:
         return [ids] if ids else []
+    # Every segment needs the tag, which is one of its tokens.
     if ids[0] in tokenizer.tag_ids and longest > 1:
         return [[ids[0], *segment] for segment in cut_source(tokenizer, ids[1:], longest - 1, lengths)]
     starts_word = tokenizer.word_starts(ids, "source")

@@ -116,6 +116,7 @@ class Parts:
                 differs = f" ({keys})" if keys else ""
                 log.info("%s belongs to another text, model or option%s; starting over", self.folder, differs)
             remove_folder(self.folder)
+        # The size of earlier windows is kept for the sake of finished or begun ones only.
         if not any(self.folder.glob(f"*-{self._mark}.*")):
             self.window_lines = requested
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -176,6 +177,7 @@ class Parts:
     @property
     def _mark(self) -> str:
         made_of = json.dumps(self._made_of, sort_keys=True)
+        # The size of windows decides which lines a number stands for.
         return hashlib.sha256(f"[{made_of}, {self.window_lines}]".encode()).hexdigest()[:12]
 
     def _file(self, number: int, kind: str) -> Path:
@@ -196,6 +198,7 @@ class Parts:
         for kind, lines in (("status", written.status), ("output", written.output)):
             with write_atomically(self._file(number, kind)) as file:
                 file.writelines(f"{line}\n" for line in lines)
+        # Last: a kill before it leaves a file that is not read again, as the window is finished.
         self._file(number, "begun").unlink(missing_ok=True)
 
     def statuses(self, count: int) -> Iterator[str]:
@@ -215,6 +218,7 @@ class Parts:
                     file.write(self._file(number, kind).read_bytes().decode("utf-8"))
         try:
             record()
+        # After any other error the folder stays, and the same command joins the windows again.
         except DataError:  # the output cannot be used
             remove_folder(self.folder)
             raise

@@ -87,6 +87,7 @@ class Played:
 
     def judge(self, known: dict[str, Any], best: float) -> None:
         """Note the facts of the environment after the last step; without `is_success`, the best return is a success."""
+        # The best return is a sum, too, so equal returns may differ by rounding.
         is_best = self.total >= best - 1e-9 * max(1.0, abs(best))
         self.is_success = bool(np.all(known.get("is_success", is_best)))
         if isinstance(known.get("shortest"), Real):
@@ -165,6 +166,7 @@ def wilson(successes: int, number: int) -> list[float]:
     rate, square = successes / number, _Z**2
     centre = (rate + square / (2 * number)) / (1 + square / number)
     half = _Z * math.sqrt(rate * (1 - rate) / number + square / (4 * number**2)) / (1 + square / number)
+    # Rounding can lead slightly out of [0, 1].
     return [max(0.0, centre - half), min(1.0, centre + half)]
 
 
@@ -299,13 +301,16 @@ class _Player:
 
         output, values = predict()
         if values is not None:
+            # On the CPU, as mps has no float64.
             probabilities = values[:, -1].cpu().double().softmax(-1)[:, : len(self._facts.values)].numpy()
             for episode, row in zip(episodes, probabilities, strict=True):
                 episode.values.append(row.tolist())
             if self._is_predicted:
+                # From 0 to 1, so that no power is too large; only proportions count.
                 ranks = np.arange(len(self._facts.values)) / max(1, len(self._facts.values) - 1)
                 weighted = probabilities * ranks**self._request.prior
                 within = np.where(probabilities < self._request.min_probability, 0.0, weighted)
+                # Where all returns are less probable, none is left out.
                 weighted = np.where(within.sum(1, keepdims=True) > 0, within, weighted)
                 chosen = self._sampled(weighted, randoms)
                 for history, index in zip(to_go, chosen, strict=True):
@@ -323,8 +328,10 @@ class _Player:
         if self._request.is_greedy:
             return weights.argmax(1).tolist()
         sums = weights.cumsum(1)
+        # By rounding, probabilities hardly add up to exactly 1.
         drawn = np.array([random.random() for random in randoms]) * sums[:, -1]
         return [
+            # right: an index of weight 0 is not taken, even if the random number is 0.
             int(np.searchsorted(row, at, side="right").clip(max=len(row) - 1))
             for row, at in zip(sums, drawn, strict=True)
         ]

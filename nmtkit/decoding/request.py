@@ -62,7 +62,7 @@ class Batching:
         order = sorted(indices, key=lambda index: len(sources[index]), reverse=True)
         if self.sentences is not None:
             return [order[start : start + self.sentences] for start in range(0, len(order), self.sentences)]
-        runs = cut_by_padded_tokens([len(sources[index]) + 1 for index in order], tokens)
+        runs = cut_by_padded_tokens([len(sources[index]) + 1 for index in order], tokens)  # and the end symbol
         return [order[start:stop] for start, stop in runs]
 
 

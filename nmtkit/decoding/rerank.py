@@ -180,6 +180,7 @@ def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
             if not (isinstance(hypothesis, dict) and isinstance(hypothesis.get("text"), str)):
                 raise DataError(f'{location}: a hypothesis is not an object with a string "text"')
             score = hypothesis.get("score")
+            # In Python, True and False are ints.
             if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
                 raise DataError(f'{location}: the "score" of a hypothesis is not a number')
             candidates.append(Candidate(_one_line(hypothesis["text"]), _number(score), hypothesis))
@@ -217,6 +218,7 @@ def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str], coun
 
 def _parse_divided(location: str, line: str) -> tuple[str, int, Candidate]:
     """Parse NUMBER ||| TEXT, optionally with ||| SCORE, or with ||| FEATURES ||| SCORE and further fields."""
+    # Other white space than blanks, such as U+3000, may be part of a hypothesis.
     number, *fields = [field.strip(" ") for field in line.split("|||")]
     if not fields or not re.fullmatch(r"[0-9]{1,15}", number):
         raise DataError(f"{location}: not of the form NUMBER ||| TEXT ||| FEATURES ||| SCORE, nor a JSON object")

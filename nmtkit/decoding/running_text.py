@@ -59,6 +59,7 @@ class TextScore:
     @property
     def word_perplexity(self) -> float:
         """Perplexity per word, which is comparable between models with different vocabularies."""
+        # exp(710) is infinite, and a text may have few words.
         return math.exp(min(700.0, self.nll / max(1, self.words)))
 
     @property
@@ -87,6 +88,7 @@ def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextSc
         chosen = [ids[start : start + size] for start, size in zip(starts[first:stop], sizes[first:stop], strict=True)]
         batch = batch_of_texts(np.concatenate(chosen), sizes[first:stop])
         log_probs = token_log_probs([loaded.model], batch.to(device))
+        # In float64, as a float32 sum over a long text loses digits; on the CPU, as mps has no float64.
         total -= float(log_probs.cpu().double().sum())
     characters = sum(len(line) + 1 for line in lines)
     return TextScore(total, len(ids) - 1, sum(len(line.split()) for line in lines), characters, int((ids == UNK).sum()))
@@ -140,6 +142,7 @@ class ContinuationScorer:
             hypothesis = both[len(source) :]  # no subword goes over the blank between them
             scored = (hypothesis or self._newline)[:length]
             context = [*self._newline, *source]
+            # At least one token, as a sequence begins with one that is not predicted.
             kept = context[-max(1, length + 1 - len(scored)) :]
             rows.append(np.array([*kept, *scored], np.int64))
             found.append(scored)
@@ -230,6 +233,7 @@ class Generator:
                 if len(context) >= self._length:  # the model goes on from the second half
                     context = context[-max(1, self._length // 2) :]
                 room = max(1, min(max_tokens - len(written), self._length - len(context)))
+                # The length so far is in the seed, as otherwise each part would begin with the same random numbers.
                 select = sampled_continuations([(sampling.seed, number, len(written))], sampling)
                 added = self._search(context, written, room, select)[0]
                 written += added
@@ -262,6 +266,7 @@ class Generator:
             forbid_repeats = no_repeated_ngrams(self.decoding.no_repeat_ngram)
 
             def constrain(step: torch.Tensor, tokens: torch.Tensor, sentences: Sequence[int]) -> None:
+                # N-grams of earlier parts may not be repeated either; those of the prompt may.
                 earlier = tokens.new_tensor(written).expand(*tokens.shape[:2], -1)
                 tokens = torch.cat([tokens[:, :, :1], earlier, tokens[:, :, 1:]], 2)
                 forbid_repeats(step, tokens, sentences)

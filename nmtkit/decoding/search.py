@@ -228,6 +228,7 @@ def beam_search(
         log_probs, origins, last = options.select(log_probs.to(step.dtype), step, state.tokens, active, width)
         length += 1
         rows = origins if len(active) == 1 else origins + _offsets(len(active), step.size(1), device)
+        # The bookkeeping of a step is on the CPU: each array is copied from the device once.
         values, new_tokens = log_probs.numpy(force=True), last.numpy(force=True)  # [sentences, kept]
         state.extend(values, origins.numpy(force=True), new_tokens)
         has_ended, live_values = new_tokens == EOS, values
@@ -236,9 +237,11 @@ def beam_search(
         if has_ended.any():
             live_values = np.where(has_ended, -np.inf, values)
             log_probs = torch.as_tensor(live_values, device=device)
+            # Those that end below the first `beam` are dropped: neither finished nor live.
             has_ended[:, beam:] = False
             _collect(finished, active, state, has_ended & np.isfinite(values), penalty(length), options)
         if options.beside:
+            # Stable, so that equal ones keep the order of the selection on every machine.
             slots = np.argsort(-live_values, axis=1, kind="stable")[:, :beam]
             live_values = np.take_along_axis(live_values, slots, 1)
             state.choose(slots)
@@ -278,6 +281,7 @@ def _narrow(
 
     Only the end symbol may follow at the maximum length (in the rows ``at_limit``), or if constraints exclude all else.
     """
+    # Kept, as a constraint or the minimum length may forbid the end symbol where only that may follow.
     end = step[:, :, EOS].clone() if at_limit or constraints else None
     step.index_fill_(2, suppressed_ids, -torch.inf)
     if constraints:

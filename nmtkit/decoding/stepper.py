@@ -56,9 +56,11 @@ class ModelStepper:
         log_probs = []
         for decoder, state in zip(self._decoders, self._states, strict=True):
             logits = decoder.step(last_ids, state, keep_attention=self._keep_attention)
+            # bfloat16 has two to three digits, too few for a softmax over a vocabulary.
             log_probs.append(torch.log_softmax(promoted(logits), dim=-1))
         if len(log_probs) == 1:
             return log_probs[0]
+        # The mean of the probabilities; as logarithms, small ones do not underflow.
         return torch.logsumexp(torch.stack(log_probs), dim=0) - math.log(len(log_probs))
 
     def attention(self) -> Float[Tensor, "rows source"]:

@@ -68,6 +68,7 @@ class Translator(Engine):
         if precision == "fp16" and self._device.type == "cpu":
             raise NmtkitError("precision fp16 is for GPUs; choose bf16 or float32 on a CPU")
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
+        # The begin or end symbol takes one position.
         most = min([limit - 1 for limit in limits], default=None)
         self._is_joined = any(model.config.is_joined for model in models)
         # Where source and target share the positions, a source has at most half of them.
@@ -142,6 +143,7 @@ class Translator(Engine):
         """Which tokens continue a word with a letter or digit [vocab]."""
         is_in_words = self.tokenizer.settings["subwords"] == "none"
         entries = ("" if is_in_words else entry[:1] for entry in self.tokenizer.entries("target"))
+        # Entries that begin a word begin with U+2581, which is no letter.
         flags = [first.isalnum() and not is_unspaced_text(first) for first in entries]
         return torch.tensor(flags, device=self._device)
 
@@ -190,6 +192,7 @@ class Translator(Engine):
         sampling, no_repeat_ngram = request.sampling, self.decoding.no_repeat_ngram
         select: CandidateSelection = best_continuations
         if sampling is not None:
+            # The line's number in the whole text, so that samples do not depend on where windows begin.
             seeds = [(sampling.seed, request.first_line + segment.line, segment.number) for segment in segments]
             select = sampled_continuations(seeds, sampling)
         elif any(segment.phrases for segment in segments):

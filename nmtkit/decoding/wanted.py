@@ -73,6 +73,7 @@ def mended(
         span = text[start:stop]
         likeness = {entry: SequenceMatcher(None, entry.texts[0], span).ratio() for entry in left if entry.kind == kind}
         right = max(likeness, key=likeness.__getitem__, default=None)
+        # A span that the source has is right where it stands, however similar it is to a missing one.
         if right is not None and span not in own and likeness[right] >= _SIMILAR:
             beginning, end = f"{beginning}{text[end:start]}{right.texts[0]}", stop
             left.remove(right)
