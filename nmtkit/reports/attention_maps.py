@@ -41,8 +41,6 @@ MAX_TOKENS = 128
 """Maximum length of a side: longer pictures are unreadable, and a page's data grows with the square."""
 PARTS = 10_000
 """Weights stand in a page as whole numbers of ten-thousandths."""
-_COLOURS = [tuple(int(hue[index : index + 2], 16) / 255 for index in (1, 3, 5)) for hue in HUES]
-"""Colours of heads; the same in pages and figures, and visible on white and on black."""
 _WEAKEST = 0.01
 """A weaker line of a figure cannot be seen."""
 
@@ -263,7 +261,7 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
                 LineCollection(
                     [((column, 1.0), (row, 0.0)) for row, column in zip(rows.tolist(), columns.tolist(), strict=True)],
                     # A sum of rounded weights may exceed 1 a little.
-                    colors=[(*_COLOURS[head % len(HUES)], min(1.0, weight)) for weight in weights[rows, columns]],
+                    colors=[(HUES[head % len(HUES)], min(1.0, weight)) for weight in weights[rows, columns]],
                     linewidths=1.6,
                     zorder=order,
                 )
