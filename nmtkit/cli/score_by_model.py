@@ -7,13 +7,7 @@ from typing import Literal
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.lines import (
-    result_lines,
-    warn_of_cut_lines,
-    warn_of_invalid_lines,
-    warn_of_whole_lines,
-    windows,
-)
+from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, warn_of_whole_lines, windows
 from nmtkit.corpora.corpus import local_format, local_text
 from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
