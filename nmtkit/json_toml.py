@@ -152,13 +152,13 @@ def write_json_lines(path: Path, values: Iterable[Any]) -> None:
             file.write(content)
 
 
-def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
+def read_json_lines(path: Path, shape: Any = dict) -> list[dict[str, Any]]:
     """Return the JSON objects in the lines of a file; [] if there is no file.
 
     An incomplete last line of a killed process is ignored.
 
     Args:
-        shape: shape of each line; see read_json.
+        shape: shape of each line, an object; see read_json.
 
     Raises:
         DataError: another line is not such an object.
@@ -176,5 +176,5 @@ def read_json_lines(path: Path, shape: Any = object) -> list[dict[str, Any]]:
             if number == len(lines):
                 break
             raise
-        values.append(_fitting(_fitting(value, dict, f"{path}, line {number}"), shape, f"{path}, line {number}"))
+        values.append(_fitting(value, shape, f"{path}, line {number}"))
     return values
