@@ -93,13 +93,8 @@ def _code(content: str) -> str:
 def _headline(run: RunFacts) -> list[tuple[str, str]]:
     """Return label and value of the most important numbers."""
     cells = []
+    known = [*METRICS, *(score for own in TASK_METRICS.values() for score in own.tested), *ON_REQUEST, "success-rate"]
     for name, metrics in run.files.get("scores.json", {}).items():
-        known = (
-            *METRICS,
-            *(score for own in TASK_METRICS.values() for score in own.tested),
-            *ON_REQUEST,
-            "success-rate",
-        )
         metric = next((metric for metric in known if metric in metrics), None)
         if metric is not None:
             cells.append((f"{metric}, {name}", FORMS["two"](metrics[metric]["score"])))
