@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import SECTIONS
+from nmtkit.config.schema import SECTIONS, ModelConfig
 from nmtkit.console import amount, duration
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError
@@ -206,13 +206,9 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
     only = data.target_languages[0] if len(data.target_languages) == 1 else None
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:
-            if sample["source"].strip() and sample["hypothesis"].strip():
-                return (
-                    sample["source"],
-                    sample["hypothesis"],
-                    sample.get("target_language", only),
-                    sample.get("source_language"),
-                )
+            source, hypothesis = sample["source"], sample["hypothesis"]
+            if source.strip() and hypothesis.strip():
+                return source, hypothesis, sample.get("target_language", only), sample.get("source_language")
     texts = [(files.test_text(name), files.translation(name), data.tests.get(name)) for name in files.test_sets()]
     target_is_text = run.task.own_metric is None
     of_valid = run.get("data/manifest.json", "valid_directions", 0, 0)
@@ -230,7 +226,6 @@ def num_parameters(run: RunFacts) -> int | None:
     """Return the number of parameters of the run's model, counted from its sizes."""
     if run.model is None:
         return None
-    from nmtkit.config.schema import ModelConfig
     from nmtkit.model.flops import count_parameters
 
     description = run.files[f"{run.model}/model.json"]
