@@ -198,10 +198,9 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
     """Return settings of [decoding] with some values changed, checked as those of --set; raise RecipeError if wrong."""
     layer = _Layer("given settings", "", {"decoding": changes})
     _check_keys(layer)
+    merged = {"decoding": {**dict(decoding), **changes}}
     try:
-        return TypeAdapter(dict[str, DecodingConfig]).validate_python({"decoding": {**dict(decoding), **changes}})[
-            "decoding"
-        ]
+        return TypeAdapter(dict[str, DecodingConfig]).validate_python(merged)["decoding"]
     except ValidationError as error:
         raise RecipeError(_explain(error, [layer])) from None
 
