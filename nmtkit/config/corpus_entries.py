@@ -74,8 +74,8 @@ class LocalPair(_InMixture):
             return values
         if stated := {"source", "target"} & set(values):
             raise ValueError(f"text and {' and '.join(sorted(stated))} exclude each other")
-        return {**{key: value for key, value in values.items() if key != "text"}, "source": values["text"],
-                "target": values["text"]}  # fmt: skip
+        others = {key: value for key, value in values.items() if key != "text"}
+        return {**others, "source": values["text"], "target": values["text"]}
 
 
 class Noise(Section):
