@@ -176,10 +176,10 @@ def _export(recipe: Recipe, run_dir: Path) -> None:
 
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
     """Translate the test sets to RUN/translations, unless they were translated with this model and these settings."""
-    model = find_model(run_dir)
+    run, model = Run(run_dir), find_model(run_dir)
     translator: Engine | None = None
-    for name in Run(run_dir).test_sets():
-        source, output = Run(run_dir).test_text(name).source, Run(run_dir).translation(name)
+    for name in run.test_sets():
+        source, output = run.test_text(name).source, run.translation(name)
         direction = recipe.data.tests.get(name, recipe.data.directions[0])
         made_from = {
             "model_sha256": sha256_of(model / "model.safetensors"),
@@ -188,7 +188,7 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             **({"target_language": direction[1]} if recipe.data.target_tags else {}),
             **({"source_language": direction[0]} if recipe.data.has_source_tags else {}),
         }
-        if Run(run_dir).is_translated(name, made_from):
+        if run.is_translated(name, made_from):
             log.info("%s is up to date", output)
             continue
         if translator is None:
@@ -200,7 +200,7 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         request = TranslationRequest(source_language=source_language, target_language=target_language, split="never")
         job = TranslationJob(translator, request)
         title = f"{translator.task.activity} {name}"
-        record = partial(Run(run_dir).record_translation, name, made_from)
+        record = partial(run.record_translation, name, made_from)
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title, record=record)
 
 
@@ -217,11 +217,12 @@ def score_run(
     Raises:
         DataError: the run is not prepared, or a translation is missing.
     """
-    if not (Run(run_dir).manifest).is_file():
+    run = Run(run_dir)
+    if not run.is_prepared():
         raise DataError(
             f"{run_dir}: this is not a prepared run (it has no data/manifest.json); run `nmtkit prepare` first"
         )
-    recipe = Run(run_dir).recipe()
+    recipe = run.recipe()
     if not task_of(recipe.data).has_text:
         if recipe.data.environment is None:
             raise DataError(
@@ -229,15 +230,15 @@ def score_run(
                 f"`nmtkit play {shlex.quote(str(run_dir))} --environment MODULE:FUNCTION`"
             )
         return score_episodes(run_dir, device=device)
-    names = Run(run_dir).test_sets()
+    names = run.test_sets()
     if not names:
         raise DataError(
             f"{run_dir}: the recipe names no test set, so there is nothing to score; score files of your own with "
             "--hypothesis and --reference"
         )
     if not task_of(recipe.data).has_source:
-        return _score_running_texts(Run(run_dir), recipe, names, device)
-    texts = {name: Run(run_dir).read_translated(name) for name in names}
+        return _score_running_texts(run, recipe, names, device)
+    texts = {name: run.read_translated(name) for name in names}
     for name, (sources, references, hypotheses) in texts.items():
         data = recipe.data.of_test(name)
         is_translated = data.source_language != data.target_language
@@ -250,9 +251,9 @@ def score_run(
             target_language=data.target_language,
             text=data.text,
             metrics=default_metrics(data),
-            name=str(Run(run_dir).translation(name)),
+            name=str(run.translation(name)),
         ):
-            log.warning("%s: %s", Run(run_dir).translation(name), fault)
+            log.warning("%s: %s", run.translation(name), fault)
     scores, suffix = {}, model_text(recipe.data)
     for name, (sources, references, hypotheses) in texts.items():
         data, num_resamples = recipe.data.of_test(name), resamples_for(len(hypotheses), resamples)
@@ -266,8 +267,8 @@ def score_run(
             scores[name]["comet"], _ = comet.score(*plain)
     if len(set(recipe.data.tests.values())) > 1:
         scores[AVERAGE] = mean_scores(list(scores.values()))
-    write_json(Run(run_dir).scores, {name: scores_as_json(entry) for name, entry in scores.items()})
-    write_json(Run(run_dir).cost, training_cost(run_dir))
+    write_json(run.scores, {name: scores_as_json(entry) for name, entry in scores.items()})
+    write_json(run.cost, training_cost(run_dir))
     return scores
 
 
@@ -324,10 +325,11 @@ def phenomenon_scores(run_dir: Path) -> list[tuple[str, int, Score]]:
     """Return description, number of sentences and sacreBLEU score of each phenomenon of the built-in test set."""
     from nmtkit.corpora.synthetic import PHENOMENA, generate
 
-    recipe = Run(run_dir).recipe()
+    run = Run(run_dir)
+    recipe = run.recipe()
     pairs = generate("synthetic")
-    hypotheses = read_lines(Run(run_dir).translation("synthetic"))
-    _, references = Run(run_dir).test_text("synthetic").read()
+    hypotheses = read_lines(run.translation("synthetic"))
+    _, references = run.test_text("synthetic").read()
     rows = []
     for phenomenon, description in PHENOMENA.items():
         chosen = [index for index, pair in enumerate(pairs) if phenomenon in pair.phenomena]
