@@ -60,6 +60,7 @@ def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]
     """Return a stream that compresses into another, which stays open; equal input gives equal output."""
     kind = kind_of(name)
     if kind == "gzip":
+        # The header holds the name of the file and the time by default, so equal text would give different bytes.
         packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
         return cast(AbstractContextManager[IO[bytes]], packed)
     if kind == "xz":
@@ -95,6 +96,7 @@ class _Decompressed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")
+        # A decompressor may return nothing for a while; 0 bytes would mean the end of the file.
         while not self._waiting:
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -119,10 +121,13 @@ def _decompress(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[byt
     padding = 0  # zero bytes may follow a stream in multiples of this number; 0: not at all
     faults: tuple[type[Exception], ...]
     if kind == "gzip":
+        # 16 + MAX_WBITS: with the header and checksum of gzip (zlib.h). gzip accepts zero bytes after a stream.
         begin, padding, faults = lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), 1, (zlib.error,)
     elif kind == "xz":
+        # Stream padding is a multiple of four zero bytes (.xz file format, section 2.2).
         begin, padding, faults = lzma.LZMADecompressor, 4, (lzma.LZMAError,)
     elif kind == "bzip2":
+        # An OSError for damaged bytes would look like a fault of the disk; below, it becomes DamagedError.
         begin, faults = bz2.BZ2Decompressor, (OSError, ValueError)
     else:
         import zstandard

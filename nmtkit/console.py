@@ -48,6 +48,7 @@ def set_up(*, quiet: bool = False, rank: int = 0) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(message)s"))
     log.handlers = [handler]
+    # Handlers of the root logger, such as those of another library, would print each message again.
     log.propagate = False
     log.setLevel(logging.INFO if not quiet and rank == 0 else logging.WARNING if rank == 0 else logging.ERROR)
 
@@ -88,6 +89,7 @@ def duration(seconds: float | int) -> str:
 def amount(value: float | int) -> str:
     """Format a large number with three digits or more and a letter: 912, 45.2 G, 1.21 P."""
     power = 0
+    # From 999.5 on, three digits would be rounded to 1e+03.
     while abs(value) >= 999.5 and power < len(_UNITS) - 1:
         value, power = value / 1000, power + 1
     return f"{value:.0f}" if not power else f"{value:.3g} {_UNITS[power]}"
@@ -137,6 +139,7 @@ def live(display: "RenderableType") -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
 
+    # Without redirect_stdout=False, rich would send what is printed to stdout, the results, to stderr.
     console = Console(stderr=True)
     shown = Live(
         display, console=console, transient=True, refresh_per_second=_REFRESHES_PER_SECOND, redirect_stdout=False,
@@ -211,6 +214,7 @@ class _ConsoleHandler(logging.Handler):
         self.setFormatter(_Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        # soft_wrap: the formatter has wrapped the message between words; rich would break long paths, too.
         self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -332,6 +336,7 @@ def print_table(
         table.add_column(Text(column), justify="right" if rows and numeric else "left", width=widths[index])
     for row in rows:
         table.add_row(*map(Text, row))
+    # Captured, as rich fills lines with blanks up to the width of the table.
     with console.capture() as capture:
         console.print(Text(title, style="bold"))
         if rows and sum(widths) <= room:
@@ -354,6 +359,7 @@ def _column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: 
     widths = [max(map(cell_len, column)) for column in cells]
     longest = [max(cell_len(word) for cell in column for word in ["", *cell.split()]) for column in cells]
     while sum(widths) > room and widths != longest:
+        # A column at the width of its longest word cannot shrink: its key begins with False, which is less than True.
         widest = max(range(len(widths)), key=lambda index: (widths[index] > longest[index], widths[index]))
         widths[widest] -= 1
     return widths

@@ -28,6 +28,7 @@ _REPLACED, _REMOVED = "-old", "-gone"
 """Suffixes of temporary names, for a folder that is being replaced or removed."""
 ABANDONED_SECONDS = 600.0
 """Age from which a temporary file of another host counts as abandoned where its path is written again."""
+# File systems take names of 255 bytes; the mark, a host name of up to 64 and a process number are added.
 _LONGEST_NAME_BYTES = 128
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Parameters of renameat2(2), from fcntl.h and linux/fs.h."""
@@ -36,6 +37,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 def sync_and_forget(path: Path) -> None:
     """Write a file to disk and, if possible, drop it from the page cache, so that it is read back from disk."""
     with path.open("rb") as file:
+        # POSIX_FADV_DONTNEED drops only pages that are on disk already, so sync first.
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -64,6 +66,7 @@ def _short_name(path: Path) -> str:
 def _cleared_temporary(path: Path) -> Path:
     """Return the temporary name for ``path``, after removing or restoring leftovers of killed processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Names of corpora and test sets may hold [ and *, which are patterns unless they are escaped.
     for entry in path.parent.glob(glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"):
         if not _is_in_use(entry):
             _clear(entry, path)
@@ -82,6 +85,7 @@ def _is_in_use(entry: Path, abandoned_seconds: float = ABANDONED_SECONDS) -> boo
 
 def _is_running(process: int) -> bool:
     try:
+        # Signal 0 is not sent: the call only checks that the process exists.
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):  # OverflowError: the number in the name is too large
         return False
@@ -96,6 +100,7 @@ def _clear(entry: Path, original: Path | None = None) -> bool:
     if entry.name.endswith(_REPLACED) and not original.exists():
         entry.rename(original)
         return False
+    # Of a link to a folder, only the link is removed.
     if entry.is_dir() and not entry.is_symlink():
         return _remove_all(entry)
     entry.unlink(missing_ok=True)
@@ -117,6 +122,7 @@ def _abandon(folder: Path, path: Path) -> None:
     """Give the folder that is or was at ``path`` a temporary name, and remove it."""
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
+    # Renamed first: if this process is killed meanwhile, no incomplete folder has the old name.
     folder.rename(abandoned)
     _remove_all(abandoned)
 
@@ -152,6 +158,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
         DataError: ``path`` is a folder.
     """
     if is_stream(path):
+        # A duplicate of the descriptor, as the end of the block must not close stdout itself.
         number = _descriptor(path)
         with io.BufferedWriter(_NamedFile(path if number is None else os.dup(number), path)) as file:
             yield file
@@ -167,11 +174,13 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
             yield file
             with _naming(path):
                 file.flush()
+                # Before the rename: after a power cut, the name must not stand for an empty file.
                 os.fsync(file.fileno())
         with _naming(path):
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    # The rename itself is on disk only when its folder is.
     sync(path.parent)
 
 
@@ -199,6 +208,7 @@ class _NamedFile(io.FileIO):
 
 def follow_umask(path: Path) -> None:
     """Give a file the mode of other new files, as some libraries make files readable by the owner only."""
+    # POSIX reads the mask only by setting it. Files that other threads create meanwhile are private, not open to all.
     mask = os.umask(0o077)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
@@ -213,6 +223,7 @@ def link_or_copy(source: Path, target: Path) -> None:
         return
     try:
         os.link(source, target, follow_symlinks=False)
+    # Two file systems, or one without hard links.
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
 
@@ -226,6 +237,7 @@ def write_atomically(path: Path) -> Iterator[TextIO]:
             yield text
             text.flush()
         finally:
+            # Without this, the wrapper would close the stream below it, which its own block closes.
             text.detach()
 
 
@@ -267,6 +279,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
 def scratch_folder(path: Path) -> Iterator[Path]:
     """Make a temporary folder beside ``path`` that is removed when the block ends."""
     temporary = _cleared_temporary(path)
+    # Left by a killed process that had the number of this one, so it counted as in use.
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -296,6 +309,7 @@ def exchange(first: Path, second: Path) -> bool:
     if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
+    # ENOSYS: the kernel is too old. EINVAL: the file system does not know the flag (renameat2(2)).
     if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         return False
     raise OSError(number, os.strerror(number), str(first))
@@ -357,6 +371,7 @@ def open_plain(path: Path) -> BinaryIO:
     """Open a file for reading its stored bytes, compressed or not; raise DataError as `open_binary` does."""
     try:
         file = path.open("rb")
+        # Of the open file, as another one could take the name between a check and the opening.
         status = os.fstat(file.fileno())
         if stat.S_ISCHR(status.st_mode) and not file.isatty() and status.st_rdev != Path(os.devnull).stat().st_rdev:
             file.close()

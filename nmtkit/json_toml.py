@@ -53,6 +53,7 @@ def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[st
 
 def _from_json(content: bytes, location: str) -> Any:
     try:
+        # Decoded here, as json.loads would take bytes in UTF-16 and UTF-32, too.
         value: Any = json.loads(content.decode("utf-8"))
         if b"\\u" in content:  # an escape may be half of a surrogate pair, which cannot be written as UTF-8
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -121,6 +122,7 @@ def _misfits(value: Any, shape: Any, location: str) -> Iterator[str]:
 
 
 def _is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
+    # Types are compared exactly, as True is an instance of int.
     if type(value) is int and int in kinds:
         return 0 <= value < 2**63
     if type(value) in (int, float) and float in kinds:
@@ -173,6 +175,7 @@ def read_json_lines(path: Path, shape: Any = dict) -> list[dict[str, Any]]:
         try:
             value = _from_json(line, f"{path}, line {number}")
         except DataError:
+            # Only text after the last line end can be incomplete; no other line was cut by a kill.
             if number == len(lines):
                 break
             raise

@@ -108,6 +108,7 @@ class LineReader:
 
 def _is_utf16(line: bytes) -> bool:
     """Return whether the first line of a text begins as UTF-16: with a byte-order mark, or each other byte is NUL."""
+    # Whole code units: in UTF-16 with the high byte first, one byte of the line end is left in the line.
     begin = line[: min(200, len(line) & ~1)]
     has_mark = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return has_mark or (len(begin) >= 8 and any({*begin[side::2]} == {0} != {*begin[1 - side :: 2]} for side in (0, 1)))

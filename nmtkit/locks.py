@@ -43,6 +43,7 @@ def locked(path: Path, target: Path, command: str, option: str) -> Iterator[None
 def _lock(path: Path, target: Path, option: str) -> int:
     """Return the descriptor of the locked file ``path``."""
     while True:
+        # Without O_TRUNC, as the file may hold the name of another process that has the lock.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,6 +53,7 @@ def _lock(path: Path, target: Path, option: str) -> int:
             raise NmtkitError(
                 f"{target}: in use by {holder}; wait until it has ended, or use another {option}"
             ) from None
+        # A file system without locks: refusing would leave no way to work there.
         except OSError as error:
             log.warning(
                 "%s cannot be locked (%s); make sure that no other process writes %s", path, error.strerror, target

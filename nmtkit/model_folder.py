@@ -85,6 +85,7 @@ def same_bits(first: "torch.Tensor", second: "torch.Tensor") -> bool:
 
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
+    # As bytes, since NaN differs from itself and -0.0 equals 0.0. A tensor without dimensions has no view of bytes.
     return torch.equal(
         *(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))
     )
@@ -140,6 +141,7 @@ def save_model(
         }
         write_json(temporary / "model.json", description)
         tokenizer.save(temporary / "tokenizer")
+        # Before provenance.json is written, which cannot hold its own checksum.
         files = sha256_of_files(temporary)
         write_json(temporary / "provenance.json", {**provenance, "versions": versions(), "files": files})
         for entry in folder.iterdir() if folder.is_dir() else ():

@@ -94,6 +94,7 @@ def live_page(title: str, body: Sequence[str], *, style: str, scripts: Sequence[
     Args:
         scripts: JavaScript in which neither `</script` nor `<!--` occurs.
     """
+    # HTML parsers look for these in strings and comments of a script, too.
     assert not any(re.search("</script|<!--", script, re.IGNORECASE) for script in scripts)
     ends = [f"<script>\n{script}\n</script>" for script in (_THEME_SCRIPT, *scripts)]
     return page(title, [_THEME_SWITCH, *body, *ends], style=_SCREEN_STYLE + style)

@@ -99,6 +99,7 @@ def run(
     Raises:
         NmtkitError: a step cannot be done.
     """
+    # Now, as the packages of trackers are used only after the data have been prepared.
     check_trackers(trackers)
     task = task_of(recipe.data)
     steps = "clean the corpora, learn subwords and encode the text" if task.has_text else "read or play the episodes"
@@ -118,6 +119,7 @@ def run(
     if launched is None:
         workers = Workers.start(device, recipe.training.precision, threads, for_training=True)
         stopped_by = train(recipe, run_dir, workers, trackers).signal
+        # The exit code by which shells report a process that a signal ended.
         exit_code = 0 if stopped_by is None else 128 + stopped_by
     else:
         exit_code = launched()

@@ -123,6 +123,7 @@ class Run:
 
     def test_sets(self) -> list[str]:
         """Return the names of the test sets of the prepared data."""
+        # Sorted, as the order of glob depends on the file system.
         return sorted(path.name.removesuffix(".source.txt") for path in (self.data / "test").glob("*.source.txt"))
 
     def is_prepared(self) -> bool:
@@ -172,7 +173,7 @@ class Run:
 
     def latest_state(self) -> Path | None:
         """Return the state.json or provenance.json of the latest resume state or checkpoint; None without either."""
-        # Checkpoints first: that of the last update contains the time of its validation.
+        # Checkpoints first, as max takes the first of equal updates: a checkpoint contains the time of its validation.
         states = [folder / "provenance.json" for folder in self.checkpoints()]
         states += [folder / "state.json" for folder in self.resume_states()]
         return max((path for path in states if path.is_file()), key=lambda path: step_of(path.parent), default=None)
@@ -263,6 +264,7 @@ class Run:
         Raises:
             NmtkitError: another process holds the lock, or the folder cannot be written.
         """
+        # On a stack, so that errors of the block itself are not reported as faults of the lock.
         with ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -272,6 +274,7 @@ class Run:
                     raise
                 raise _unwritable(self.folder, os.strerror(error.errno)) from None
             for path in (self.checkpoints_folder, self.resume_folder, self.metrics, self.recipe_file):
+                # Such as files of another user: found now, and not when the first checkpoint is written.
                 if path.exists() and not os.access(path, os.W_OK):
                     raise _unwritable(path, "permission denied")
             yield
