@@ -95,6 +95,7 @@ def command(
     todo = [run for run in runs if run.name not in results]
     console.log.info("%d runs, %d of them finished already", len(runs), len(results))
     try:
+        # Closed at once at an error or a signal, which stops the processes; a generator is collected at any later time.
         with closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended:
             for run, fault in ended:
                 result = finished_result(run, folder, fingerprint)

@@ -185,6 +185,7 @@ def main() -> None:
         try:
             app()
         finally:
+            # Here, as a full disk would otherwise be an error of the interpreter when it ends.
             sys.stdout.flush()
             sys.stderr.flush()
     except PeerLostError as error:
@@ -199,6 +200,7 @@ def main() -> None:
         file = f"{error.filename}: " if error.filename else ""
         _fail(f"{file}{error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}")
     except ValueError as error:
+        # Python has no exception of its own for a NUL in a path.
         if "embedded null" not in str(error):
             raise
         _fail("the name of a file holds a NUL character; remove it where the name is written, such as in the recipe")
@@ -221,6 +223,7 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
+            # The system gives the lowest free number, which is that of the closed stream.
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115

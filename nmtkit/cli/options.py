@@ -63,6 +63,7 @@ Strict = Annotated[bool, Option(help="Stop at invalid UTF-8 instead of replacing
 Quiet = Annotated[bool, Option(help="Print only warnings and errors to stderr.")]
 
 
+# An enum, as Typer refuses a list of Literal.
 class TrackerName(StrEnum):
     """A service that displays training metrics."""
 
@@ -73,6 +74,7 @@ class TrackerName(StrEnum):
 Tracker = Annotated[
     list[TrackerName] | None,
     Option(
+        # Once each, as every tracker logs all metrics.
         callback=lambda trackers: list(dict.fromkeys(trackers or [])),
         help="Send the numbers of metrics.jsonl to TensorBoard (into RUN/tensorboard) or Weights & Biases as well. "
         "May be repeated.",
@@ -140,6 +142,7 @@ def search_options(*names: str, **defaults: str) -> Callable[[Callable[..., None
             parameters += (
                 [_search_option(name, defaults) for name in names] if parameter.name == "search" else [parameter]
             )
+        # Typer reads the options of a command from its signature.
         with_search.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return with_search
 
@@ -188,6 +191,7 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
             continue
         if is_written and _belongs_to_model(path.resolve()):
             raise BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
+        # Resolved, as two names can lead to the same file.
         other = seen.setdefault(path.resolve(), name)
         if other != name and is_written:
             raise BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)

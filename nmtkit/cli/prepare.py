@@ -78,6 +78,7 @@ def command(
         generate_corpora(unfinished, loaded, device=device, threads=threads)
 
     if rank > 0:
+        # Rank 0 sends the list of corpora; the others only help to translate them.
         generate([])
         return
     try:

@@ -35,9 +35,11 @@ def command(
     console.set_up(quiet=quiet)
     if output is not None and output.suffix not in (".html", ".htm"):
         raise BadParameter(f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output")
+    # A folder that is given twice, perhaps by two names, is one run.
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]
     page = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    # All are made before the first is written, so that a damaged run changes no file.
     html, cards = report_page(read, with_attention=not no_attention), [card(run) for run in read]
     with write_atomically(page) as file:
         file.write(html)

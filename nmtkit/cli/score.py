@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nmtkit.evaluation.comet import Comet
 
 
+# An enum, as Typer refuses a list of Literal.
 class PairedTest(StrEnum):
     """A significance test, one of `significance.Method`."""
 
@@ -145,6 +146,7 @@ def command(
         raise BadParameter(
             "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
         )
+    # A mirror that the environment sets for all commands is no fault where none is needed.
     of_environment = os.environ.get("NMTKIT_MIRROR")
     if mirror is not None and not test_set and not (of_environment and mirror == Path(of_environment)):
         raise BadParameter("needs --test-set", param_hint="--mirror")

@@ -177,6 +177,7 @@ def score_files(
 def _add_comet(
     texts: Texts, comet: Comet, scores: dict[str, dict[str, Score]], line_scores: dict[str, list[dict[str, float]]]
 ) -> None:
+    # `score` refuses --comet without --source or --test-set.
     assert texts.sources is not None
     if len(texts.references) > 1:
         console.log.warning("COMET uses only the first of %d references", len(texts.references))

@@ -74,6 +74,7 @@ def command(
     load = functools.partial(server.load_directions, models, engine, precision, device, threads)
     limits = Limits(max_characters, max_beam, max_body, max_seconds, max_queue, max_connections)
     number = asyncio.run(server.serve(load, host, port, keys, limits, batch_tokens, stop_signals()))
+    # The exit code by which shells report a process that a signal ended.
     raise SystemExit(128 + number)
 
 

@@ -52,6 +52,7 @@ def command(
     overrides = list(set_ or [])
     if init is not None:  # in TOML, which knows no surrogate pairs and no DEL
         overrides.append("training.init=" + json.dumps(str(init), ensure_ascii=False).replace("\x7f", "\\u007f"))
+    # Under a launcher, this process is one of several already. Faults of the recipe are reported before any is started.
     if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
         options.run_folder(load_recipe(recipe, overrides).name, run_dir, recipe)
         options.launch_processes(processes, device)

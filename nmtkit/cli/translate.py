@@ -174,6 +174,7 @@ def command(
 
         @functools.cache
         def start() -> "Workers":
+            # Called only where torch translates, as CTranslate2 needs neither torch nor the time of its import.
             from nmtkit.distributed.workers import Workers
 
             return stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
@@ -300,6 +301,7 @@ def translate_stream(
         write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
         total = None
         if input_ is not None and input_.is_file():
+            # A first pass finds faults before long work, and gives the time left.
             total = sum(1 for _ in job.checked(LineReader(input_, errors=errors)))
             job.check_lines(total)
         advance = stack.enter_context(console.progress(job.engine.task.activity, total)) if not interactive else None
