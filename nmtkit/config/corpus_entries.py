@@ -205,6 +205,7 @@ def mixture_label(entry: CorpusEntry) -> str:
     """Return the weight, the tag and the languages of a corpus as text, without those that have their default."""
     if isinstance(entry, str):
         return ""
+    # The shortest form that is still exactly this weight, as the label decides whether data are prepared again.
     short = f"{entry.weight:g}"
     stated = short if float(short) == entry.weight else repr(entry.weight)
     weight = f", weight {stated}" if entry.weight != 1 else ""

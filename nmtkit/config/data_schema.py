@@ -138,6 +138,7 @@ class DataConfig(Section):
     def _without_source(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
             return {"source_language": values["target_language"], **values}
+        # A list, as what stands there may be of a type that cannot be hashed, such as a list or a table.
         if isinstance(values, dict) and values.get("task") in [LANGUAGE_MODEL, TRAJECTORIES, *HEADS]:
             return {**defaults_of_task(values["task"])["data"], **values}
         for key in ("source_language", "target_language"):
@@ -536,6 +537,7 @@ def defaults_of_task(task: Any) -> dict[str, dict[str, Any]]:
     if task in [LANGUAGE_MODEL, SUMMARY, *HEADS]:  # no document is too long, nor a line that is cut
         cleaning = dict.fromkeys(cleaning, 0)
     if task == LANGUAGE_MODEL:
+        # ISO 639-2: undetermined.
         data |= {"source_language": "und", "normalize": ()}
         cleaning["source_equals_target"] = "keep"
     elif task == TRAJECTORIES:

@@ -46,6 +46,7 @@ class _Layer:
     def locate(self, section: str, key: str | None = None) -> str:
         """Return `file, line N` of a section or of a key in it, for messages."""
         current = ""
+        # tomllib gives no line numbers.
         for number, line in enumerate(self.text.split("\n"), start=1):
             if header := re.match(r"\s*\[\s*(\w+)\s*\]", line):
                 current = header[1]
@@ -190,6 +191,7 @@ def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, origin
     Raises:
         RecipeError: the result is invalid.
     """
+    # Through TOML, so that values have the types that a file gives.
     stated = _Layer(origin, "", tomllib.loads(to_toml(recipe)))
     return build_recipe(recipe.name, [stated, _Layer(origin, "", changes)])
 
@@ -207,6 +209,7 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
 
 def to_toml(recipe: Recipe) -> str:
     """Return the resolved recipe as TOML."""
+    # TOML has no null.
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
     if "source_equals_target" not in recipe.cleaning.model_fields_set:  # a key in a file counts as stated
         del values["cleaning"]["source_equals_target"]
@@ -355,6 +358,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
 
 def _to_blame(first: ErrorDetails, layers: Sequence[_Layer]) -> str:
     """Return the name of the first layer with which an error appears that no single value causes."""
+    # A check of several values raises an error without a key, so merge one layer more each time until it appears.
     for number in range(1, len(layers)):
         try:
             _merged("", layers[:number])
@@ -410,8 +414,10 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
     """Return the changes of [training] with which a run cannot continue, as they affect updates already made."""
+    # These decide when a run saves, reports and stops, but not what an update computes.
     harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
     if new.schedule not in ENDING_SCHEDULES:
+        # The learning rate of these schedules does not depend on where the training ends.
         harmless.append("max_")
     if new.precision == "auto":
         harmless.append("precision")  # a run keeps the one it began with

@@ -22,6 +22,7 @@ class ModelConfig(Section):
     source_attention: Literal["causal", "full"] = "causal"
     """Decoder alone: a position of the source sees itself and earlier ones, as in Liu et al. (causal), or the whole
     source (full). full needs [training] source_loss = 0."""
+    # The sizes of the base model: sections 3.1 to 3.3 of the paper.
     encoder_layers: int = Field(default=6, ge=1, le=1_000)
     """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=1_000)
@@ -70,6 +71,7 @@ class ModelConfig(Section):
     initialization: Literal["xavier", "normal"] = "xavier"
     """Initial weights. xavier: linear layers Xavier-uniform, embeddings N(0, 1/d_model). normal: all N(0, 0.02^2), as
     in GPT. Biases are 0."""
+    # P_drop: section 5.4 of the paper.
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout after each sub-layer and on the sum of embedding and position."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -99,6 +101,7 @@ class ModelConfig(Section):
             )
         if self.positions != "learned" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+        # The exponent of their frequencies is divided by d_model / 2 - 1; see fairseq_positions.
         if self.positions == "fairseq" and self.d_model < 4:
             raise ValueError('positions = "fairseq" needs a d_model of at least 4')
         if self.decoder_start == "eos" and self.is_joined:
@@ -180,6 +183,7 @@ class TrainingConfig(Section):
 
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Random seed for initial weights, order of batches and dropout."""
+    # About 25,000 target tokens: section 5.1 of the paper.
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
     """Maximum number of target tokens, or of labels or actions, per update, over all devices, without padding."""
     sequences_per_update: int = Field(default=0, ge=0, le=MANY)
@@ -192,6 +196,7 @@ class TrainingConfig(Section):
     alone, of both sides. 0: as many as fit into a CUDA device; 4,096 on a CPU, 16,384 on other devices."""
     optimizer: Literal["adam"] = "adam"
     """Optimiser."""
+    # beta_1, beta_2 and epsilon: section 5.3 of the paper.
     adam_betas: tuple[float, float] = (0.9, 0.98)
     """Decay rates of the first and second moment."""
     adam_epsilon: float = Field(default=1e-9, gt=0, le=1)
@@ -206,13 +211,16 @@ class TrainingConfig(Section):
     """For cosine and linear: learning rate at max_steps."""
     peak_learning_rate: float = Field(default=0.0, ge=0, le=1_000)
     """Highest learning rate. noam refuses it, as its peak is d_model^-0.5 * warmup_steps^-0.5; the others need it."""
+    # Section 5.3 of the paper.
     warmup_steps: int = Field(default=4000, ge=0, le=MANY)
     """Number of updates until the peak is reached."""
     source_loss: float = Field(default=1.0, ge=0, le=1)
     """Decoder alone: weight of the loss of the source tokens (labels: of the language-model loss); 1 in Liu et al.
     2018. The reported nll (negative log-likelihood) is always that of the target."""
+    # epsilon_ls: section 5.4 of the paper.
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target distribution that is spread evenly over the vocabulary."""
+    # The 100,000 steps of the base model: section 5.2 of the paper.
     max_steps: int | None = Field(default=None, ge=1, le=MANY)
     """Stop after this number of updates; 100,000 if no max_* is given."""
     max_epochs: int | None = Field(default=None, ge=1, le=MANY)
@@ -317,6 +325,7 @@ class TrainingConfig(Section):
 class DecodingConfig(Section):
     """Search settings for validation and `translate`."""
 
+    # Beam 4, alpha 0.6 and at most 50 tokens more than the source: section 6.1 of the paper.
     beam: int = Field(default=4, ge=1, le=10_000)
     """Beam size; 1 is greedy search."""
     length_penalty: Literal["wu", "length", "none"] = "wu"
@@ -342,6 +351,7 @@ class DecodingConfig(Section):
     attention."""
     whole_trees: bool = False
     """For trees: generate only complete trees over the words of the source. The paper has no such constraint."""
+    # The last 5 checkpoints of the base model: section 6.1 of the paper.
     average_last: int = Field(default=5, ge=1, le=1_000_000)
     """Number of checkpoints that `average` and `run` average."""
 
@@ -420,6 +430,7 @@ class Recipe(Section):
         if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
             return values
         cleaning, task = values.get("cleaning") or {}, values["data"].get("task")
+        # A list, as what stands there may be of a type that cannot be hashed, such as a list or a table.
         if task in [*HEADS] and isinstance(model := values.get("model") or {}, dict):
             head = "number" if values["data"].get("label_type") == "number" else HEADS[task]
             values = {**values, "model": {"head": head, **model}}
@@ -477,6 +488,7 @@ class Recipe(Section):
                 f"[data] max_source_tokens = {source_tokens} is more than [cleaning] max_tokens = {most}, which would "
                 "leave out all longer sources; raise max_tokens, or set it to 0"
             )
+        # One position is for the end symbol.
         longest = self.model.max_positions - 1
         if self.model.has_actions:
             pass  # positions are steps of an episode, which `prepare` counts

@@ -22,6 +22,7 @@ MANY = 1_000_000_000
 class Section(BaseModel):
     """A section of a recipe, read-only; unknown keys and infinite numbers are errors."""
 
+    # TOML has inf and nan, with which no setting could be used.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
