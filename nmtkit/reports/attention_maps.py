@@ -103,6 +103,7 @@ def attention_maps(
     if task.command != "translate":
         raise ModelError(f"this model {task.does}; attention is shown for models that translate")
     config = loaded.model.config
+    # A decoder alone has source and target in one sequence.
     positions = config.max_positions // 2 if config.is_joined else config.max_positions
     limit = min(MAX_TOKENS, positions if config.positions == "learned" else MAX_TOKENS) - 1
     source_ids = _ids(tokenizer, task.model_source(source), "source", limit)
@@ -248,8 +249,10 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
     longest = max(len(token) for token in (*entry.rows.pieces, *entry.columns.pieces))
     margin = 0.1 + 0.085 * min(longest, 30)  # inches, for text that stands upright
     height = 1.8 + 2 * margin
+    # Text stays text in SVG, whose ids are the same each time; a $ in a token begins no formula.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nmtkit", "text.parse_math": False}):
         figure = Figure(figsize=(max(2.5, 0.26 * num_columns), height), dpi=200)
+        # Not by pyplot, which keeps figures in global state and may need a display.
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0.02, margin / height, 0.96, 1.8 / height))
         axes.set(xlim=(-0.7, num_columns - 0.3), ylim=(0, 1))
@@ -270,7 +273,9 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
             for x, token in enumerate(tokens.pieces):
                 axes.text(x, y, printable(token), rotation=90, ha="center", va=anchor, fontsize=9)
         with warnings.catch_warnings(record=True) as caught, write_bytes_atomically(path) as file:
+            # By default, the same warning is given only once, and so not for a second figure.
             warnings.simplefilter("always")
+            # The files would hold the date, so that equal weights would give different bytes.
             undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
             figure.savefig(file, format=path.suffix[1:], metadata=undated)
     if any("Glyph" in str(warning.message) for warning in caught):

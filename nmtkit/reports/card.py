@@ -145,8 +145,10 @@ def _plain(content: str) -> str:
 def _code(content: object) -> str:
     """Return any text as code, on one line and in a cell of a table."""
     shown = printable(str(content))
+    # CommonMark, code spans: the fence is longer than those inside, with a blank before a ` at an end.
     fence = "`" * (_longest_fence([shown]) + 1)
     blank = " " if shown.startswith("`") or shown.endswith("`") else ""
+    # In tables of GitHub, | ends a cell even in code.
     return f"{fence}{blank}{shown}{blank}{fence}".replace("|", "\\|")
 
 

@@ -88,6 +88,7 @@ def _numbers(run: RunFacts) -> dict[str, dict[str, list[float | None]]]:
         return value if isinstance(value, int) else float(f"{value:.8g}")
 
     lines = [run.metrics[number - 1] for number in reports_shown(run)]
+    # All axes share one list of lines, so a line needs a finite value on each.
     lines = [line for line in lines if all(is_number(line.get(key)) for _, key, _ in OVER.values())]
     return {
         "x": {name: [short(line[key] * scale) for line in lines] for name, (_, key, scale) in OVER.items()},

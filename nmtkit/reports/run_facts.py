@@ -215,6 +215,7 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
     for text, output, direction in [*texts, (files.valid_text, files.valid_text.reference, of_valid)]:
         target = output if output.is_file() else text.reference
         if text.source.is_file() and target.is_file():
+            # Not strict, as one sentence is enough; `score` checks that the numbers of lines are equal.
             for pair in zip(read_lines(text.source), read_lines(target), strict=False):
                 if all(5 <= len(side.split()) <= 20 for side in (pair if target_is_text else pair[:1])):
                     from_, to = direction if direction and data.has_directions else (None, only)

@@ -308,6 +308,7 @@ def _settings(runs: Sequence[RunFacts]) -> dict[str, list[list[str]]]:
             values = [recipe.get(section, {}).get(key) for recipe in recipes]
             row = [_code(f"{section}.{key}"), *map(_cell, values)]
             found["all"].append(row)
+            # As JSON, since True == 1 == 1.0 in Python.
             if any(json.dumps(value, sort_keys=True) != json.dumps(values[0], sort_keys=True) for value in values):
                 found["different"].append(row)
     return found
