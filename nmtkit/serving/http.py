@@ -120,6 +120,7 @@ class HttpServer:
         except (OSError, TimeoutError, asyncio.CancelledError):
             pass  # the client has gone or does not read, or the server ends
         finally:
+            # Not close, which would keep what is not sent, for a client that does not read.
             writer.transport.abort()
             self._num_connections -= 1
 
@@ -151,6 +152,7 @@ class HttpServer:
             async with asyncio.timeout(self._limits.seconds):
                 while not isinstance(event := parser.next_event(), h11.EndOfMessage):
                     if event is h11.NEED_DATA:
+                        # A client that sent "Expect: 100-continue" waits for this (RFC 9110, section 10.1.1).
                         if parser.they_are_waiting_for_100_continue:
                             writer.write(parser.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
                         data = await reader.read(_READ_BYTES if head else room)
@@ -166,10 +168,12 @@ class HttpServer:
                     if max(size, len(body)) > self._limits.body_bytes:
                         raise RequestError(413, f"the body has more than {self._limits.body_bytes:,} bytes")
         except TimeoutError:
+            # A connection that is idle between two requests ends without an answer.
             if not has_begun:
                 return None
             raise RequestError(408, f"the request did not arrive within {self._limits.seconds:g} s") from None
         except h11.RemoteProtocolError as error:
+            # h11 proposes 501 for unknown transfer codings; faults of a request are all 4xx here.
             status = error.error_status_hint if error.error_status_hint < 500 else 400
             raise RequestError(status, f"not a valid HTTP request: {str(error)[:200]}") from None
         assert head is not None

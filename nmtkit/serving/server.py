@@ -87,6 +87,7 @@ async def serve(
         # In the thread that translates: OpenMP halves the speed of a thread beside another that has computed.
         directions = await loop.run_in_executor(queue.thread, load)
         api = Api(directions, queue, limits, keys)
+        # After the models are loaded, as nothing would wait for ``stopped`` before, and signals would have no effect.
         for number in signals:
             loop.add_signal_handler(number, stop, number)
         await listener.start_serving()

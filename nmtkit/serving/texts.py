@@ -34,6 +34,7 @@ class Text:
         joined = []
         for rank in range(max(map(len, translations))):  # the n-th best of a text joins the n-th best of its lines
             of_rank = [of_line[min(rank, len(of_line) - 1)].text for of_line in translations]
+            # Between tags, quotes need no escape.
             shown = [html.escape(text, quote=False) for text in of_rank] if self._is_html else of_rank
             joined.append("".join(chain(*zip(shown, self._between, strict=True))))
         alignment, offsets = [], (0, 0)

@@ -28,6 +28,7 @@ Result = list[list[Translation]]
 """The translations of each line of a job, best first."""
 
 
+# Compared by identity, as two clients may send the same lines.
 @dataclass(eq=False)
 class Job:
     """The lines of a request, each with the beginning of its translation; ``is_gone()``: its client has gone."""
@@ -99,6 +100,7 @@ class TranslationQueue:
         """Remove and return the oldest job and, as far as they fit, others with its options; drop what is over."""
         for job in self._jobs:
             if job.is_over() and not job.result.done():
+                # 499 is the code of nginx for this; no client receives it.
                 job.result.set_exception(RequestError(499, "the client has closed the connection"))
         self._jobs = [job for job in self._jobs if not job.result.done()]
         taken: list[Job] = []
