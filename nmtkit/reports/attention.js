@@ -1,5 +1,5 @@
 "use strict";
-// The interactive picture of attention_plot.section: every element with data-attention="ID" becomes one, from the JSON
+// The interactive picture of attention_maps.section: every element with data-attention="ID" becomes one, from the JSON
 // of that id. Text comes as text and is set as text, never as HTML.
 
 for (const place of document.querySelectorAll("[data-attention]")) {
@@ -40,7 +40,6 @@ function showAttention(place, data) {
 
   function changed(key, value) {
     state[key] = value;
-    if (key !== "layer" && key !== "view") state.token = null;
     state.layer = Math.min(state.layer, map().weights.length - 1);
     draw();
   }
