@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import UnionType
@@ -167,7 +167,7 @@ def _search_option(name: str, defaults: Mapping[str, str]) -> inspect.Parameter:
     )
 
 
-def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple[str, Path | None]]) -> None:
+def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple[str, Path | None]]) -> None:
     """Refuse to overwrite an input, another output or a file of a model.
 
     Args:
@@ -179,7 +179,6 @@ def check_files(written: Iterable[tuple[str, Path | None]], read: Iterable[tuple
     """
     from nmtkit.files import is_stream
 
-    written = list(written)
     seen: dict[Path, str] = {}
     for name, path in [*read, *written]:
         if path is None or is_stream(path):
