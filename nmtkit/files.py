@@ -303,7 +303,7 @@ def _replace_folder(path: Path, new: Path) -> None:
 
 def exchange(first: Path, second: Path) -> bool:
     """Exchange two paths in one step (renameat2 of Linux); return False if the system does not support it."""
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
     if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
