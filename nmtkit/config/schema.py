@@ -488,27 +488,8 @@ class Recipe(Section):
                 f"[data] max_source_tokens = {source_tokens} is more than [cleaning] max_tokens = {most}, which would "
                 "leave out all longer sources; raise max_tokens, or set it to 0"
             )
-        # One position is for the end symbol.
-        longest = self.model.max_positions - 1
-        if self.model.has_actions:
-            pass  # positions are steps of an episode, which `prepare` counts
-        elif self.model.positions == "learned" and (self.data.task_name == LANGUAGE_MODEL or self.data.has_labels):
-            if self.data.sequence_length > self.model.max_positions:
-                raise ValueError(
-                    f"[model] max_positions = {self.model.max_positions} is less than [data] sequence_length = "
-                    f"{self.data.sequence_length}"
-                )
-        elif self.model.positions == "learned" and self.model.is_joined:
-            if not 0 < 2 * self.cleaning.max_tokens <= longest:
-                raise ValueError(
-                    f"[model] max_positions = {self.model.max_positions} holds source and target of {longest // 2} "
-                    f"tokens each; set [cleaning] max_tokens to at most {longest // 2}"
-                )
-        elif self.model.positions == "learned" and not 0 < self.cleaning.max_tokens <= longest:
-            raise ValueError(
-                f"[model] max_positions = {self.model.max_positions} holds {longest} tokens and the end symbol; set "
-                f"[cleaning] max_tokens to at most {longest}"
-            )
+        if self.model.positions == "learned" and not self.model.has_actions:
+            self._check_max_positions()  # those of actions are steps of an episode, which `prepare` counts
         if self.training.subword_sampling and self.data.subwords not in ("bpe", "unigram"):
             raise ValueError(
                 f'[training] subword_sampling is for [data] subwords = "bpe" or "unigram", not "{self.data.subwords}"'
@@ -522,6 +503,28 @@ class Recipe(Section):
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):
             raise ValueError("[training] patience_epochs and patience_validations need [data] valid")
         return self
+
+    def _check_max_positions(self) -> None:
+        """Raise ValueError if a sequence may have more positions than are learned."""
+        most = self.model.max_positions
+        # One position is for the end symbol.
+        longest = most - 1
+        if self.data.task_name == LANGUAGE_MODEL or self.data.has_labels:
+            if self.data.sequence_length > most:
+                raise ValueError(
+                    f"[model] max_positions = {most} is less than [data] sequence_length = {self.data.sequence_length}"
+                )
+        elif self.model.is_joined:
+            if not 0 < 2 * self.cleaning.max_tokens <= longest:
+                raise ValueError(
+                    f"[model] max_positions = {most} holds source and target of {longest // 2} tokens each; set "
+                    f"[cleaning] max_tokens to at most {longest // 2}"
+                )
+        elif not 0 < self.cleaning.max_tokens <= longest:
+            raise ValueError(
+                f"[model] max_positions = {most} holds {longest} tokens and the end symbol; set [cleaning] max_tokens "
+                f"to at most {longest}"
+            )
 
     def _check_labels(self) -> None:
         """Raise ValueError for settings that contradict a task whose output is a label or an action."""
