@@ -138,10 +138,8 @@ def command(
       nmtkit score --model runs/shakespeare --hypothesis text.txt
     """
     console.set_up(quiet=quiet)
-    has_file_options = bool(references or test_set or source_language or target_language or metric or json_file)
-    has_file_options = (
-        has_file_options or bool(paired or trials or sentences or stemmer or separator is not None) or text != "plain"
-    )
+    of_files = [references, test_set, source_language, target_language, metric, json_file, paired, trials, sentences]
+    has_file_options = any(of_files) or stemmer or separator is not None or text != "plain"
     if confidence == 1:
         raise BadParameter(
             "a confidence interval needs at least 2 resamples; 0 turns intervals off", param_hint="--confidence"
