@@ -50,11 +50,7 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
         with_text=[run for run in runs if run.task.command == "translate"],
         outputs=" and ".join(sorted({f"{run.task.noun}s" for run in runs})),
         test_sets=_test_sets(runs),
-        played=[
-            (run, [Markup(figure) for figure in figures_of(run.files["play.json"])])
-            for run in runs
-            if "play.json" in run.files
-        ],
+        played=[run for run in runs if "play.json" in run.files],
         ranked=ranked,
         ranked_by=" and ".join(sorted("chrF2" if own is None else TASK_METRICS[own].title for own in own_metrics)),
         figures=drawn["figures"],
@@ -356,6 +352,7 @@ def _template() -> Any:
         "spacing_of_reports": spacing_of_reports,
         "attention": _attention,
         "corpora": _corpora,
+        "figures_of": figures_of,
         "how_to_read": attention_maps.HOW_TO_READ,
     }
     return environment.get_template("report.html.jinja")
