@@ -22,7 +22,7 @@ number, so texts are generated while they are read.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -95,7 +95,7 @@ def _generator(split: str, number: int) -> Random:
 def _sample_facts(rng: Random) -> list[list[str]]:
     """Return the facts about each person, in the order of attributes; those about the title first."""
     names = _sample(rng, NAMES, len(NAMES))
-    return [[f"{name}.{attribute}{_pick(rng, VALUES)}" for attribute in ATTRIBUTES] for name in names]
+    return [[f"{name}.{attribute}{_sample(rng, VALUES, 1)[0]}" for attribute in ATTRIBUTES] for name in names]
 
 
 def _name_in(facts: list[str]) -> str:
@@ -131,12 +131,8 @@ def _sample_stated(rng: Random, facts: list[str]) -> dict[int, list[str]]:
     return stated_at
 
 
-def _pick(rng: Random, items: Sequence[Item]) -> Item:
-    # Random.choice may give other items in another version of Python.
-    return items[int(rng.random() * len(items))]
-
-
 def _sample(rng: Random, items: Iterable[Item], count: int) -> list[Item]:
     """Return ``count`` different items in random order."""
+    # Random.sample may give other items in another version of Python.
     left = list(items)
     return [left.pop(int(rng.random() * len(left))) for _ in range(count)]
