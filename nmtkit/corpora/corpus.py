@@ -33,13 +33,10 @@ from nmtkit.errors import DataError
 from nmtkit.files import sha256_of
 from nmtkit.lines import LineReader
 
-BUILTIN_SPLITS = {
-    "builtin/train": "train", "builtin/valid": "valid", "builtin/synthetic": "synthetic",
-    "builtin/pronouns-train": "pronouns-train", "builtin/pronouns-valid": "pronouns-valid",
-    "builtin/pronouns-test": "pronouns-test",
-}  # fmt: skip
+_BUILTIN = ("train", "valid", "synthetic", "pronouns-train", "pronouns-valid", "pronouns-test")
+BUILTIN_SPLITS = {f"builtin/{split}": split for split in _BUILTIN}
 BUILTIN_LANGUAGES = ("en", "de")
-FACTS_SPLITS = {f"builtin/facts-{split}": split for split in ("train", "valid", "test")}
+FACTS_SPLITS = {f"builtin/facts-{split}": split for split in facts.SPLITS}
 """Documents with summaries in English, see facts.py."""
 
 
