@@ -11,7 +11,6 @@ Memory grows with the text by one byte per pair only.
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -198,15 +197,14 @@ class TrainingTextReader:
                 rule: KeyFile(Path(keys) / rule, EXAMPLES_WITHIN) for rule in ("duplicate_pair", "duplicate_source")
             }
             self._pairs = PairFile(Path(keys) / "pairs")
-            with ExitStack() as stack:
-                files = tuple(stack.enter_context(path.open("wb")) for path in text.paths)
-                advance = stack.enter_context(progress("reading", None))
+            sources, targets = text.paths
+            with sources.open("wb") as source, targets.open("wb") as target, progress("reading", None) as advance:
                 names = [shown_name(corpus.name) for corpus in corpora]
                 for number, (corpus, name) in enumerate(zip(corpora, names, strict=True)):
                     readers = open_sides(corpus, self._errors)
                     self._findings.begin_corpus(f"{name} (corpus {number + 1})" if names.count(name) > 1 else name)
                     before = self._findings.counts["source_equals_target"]
-                    self._read_corpus(number, readers, text, (files[0], files[1]), advance)
+                    self._read_corpus(number, readers, text, (source, target), advance)
                     self._check_line_count(corpus, *readers)
                     num_equal = self._findings.counts["source_equals_target"] - before
                     counts.append(counts_of(*readers))
