@@ -13,7 +13,6 @@ from nmtkit.corpora.entries import is_changed, open_entry
 from nmtkit.data.generated import model_sums
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
-from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -61,8 +60,7 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
     return changes
 
 
-def damaged_files(run_dir: Path, manifest: dict[str, Any]) -> list[str]:
+def damaged_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """Return the files of RUN/data that are missing or not as `prepare` wrote them."""
-    folder = Run(run_dir).data
     expected = manifest["files"].items()
     return [name for name, total in expected if not (folder / name).is_file() or sha256_of(folder / name) != total]

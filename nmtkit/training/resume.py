@@ -74,7 +74,7 @@ def _check_data(recipe: Recipe, run: Run) -> None:
         raise NmtkitError(
             f"{run.folder} was prepared with a different recipe (changed: {', '.join(changes)}); {advice}"
         )
-    damaged = damaged_files(run.folder, manifest)
+    damaged = damaged_files(run.data, manifest)
     if damaged:
         raise DataError(
             f"{run.data}: files changed or missing since `prepare` wrote them: {', '.join(damaged)}; put them "
