@@ -76,7 +76,7 @@ def in_order(
         processes = None
         if num_processes > 1:
             try:
-                processes = stack.enter_context(_Processes(make, arguments, num_processes))
+                processes = stack.enter_context(_started(make, arguments, num_processes))
             except (OSError, EOFError) as error:
                 log.warning(
                     "%d processes cannot be started (%s), so a single process does the work, more slowly; check that "
@@ -84,89 +84,84 @@ def in_order(
                     num_processes, error,
                 )  # fmt: skip
         if processes is not None:
-            yield from processes.in_order(chain(first, remaining))
+            yield from _results(processes, chain(first, remaining))
         else:
             yield from map(make(*arguments), chain(first, remaining))
     if failures:
         raise failures[0]
 
 
-class _Processes:
-    """Worker processes that each do one task at a time."""
-
-    def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int) -> None:
-        # Not forked from this process, where threads may run and libraries may hold locks.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        self._stack = ExitStack()
-        self._processes: dict[Connection, Any] = {}
-        try:
+@contextmanager
+def _started(
+    make: Callable[..., Any], arguments: tuple[Any, ...], num_processes: int
+) -> Iterator[dict[Connection, Any]]:
+    """Start processes that each do one task at a time, yield them by their pipes, and end them at last."""
+    # Not forked from this process, where threads may run and libraries may hold locks.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    processes: dict[Connection, Any] = {}
+    try:
+        with ExitStack() as pipes:  # closes them, at which the processes end
             # The fork server, which starts with the first process, inherits both.
             with _environment(same_imports()), _blocked(_OF_TERMINALS):
                 for _ in range(num_processes):
                     ours, theirs = context.Pipe()
-                    self._stack.enter_context(ours)
+                    pipes.enter_context(ours)
                     with theirs:  # closed here, so that the end of the process is the end of the pipe
                         process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
                         process.start()
-                    self._processes[ours] = process
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __enter__(self) -> "_Processes":
-        return self
-
-    def in_order(self, tasks: Iterator[Any]) -> Iterator[Any]:
-        """Yield the result of each task, in order."""
-        idle, busy = list(self._processes), dict[Connection, int]()
-        results = dict[int, Any]()
-        num_sent = num_yielded = 0
-        end = object()
-        task = next(tasks, end)
-        while task is not end or busy:
-            held = num_sent - num_yielded
-            if task is not end and idle and held < _RESULTS_HELD_PER_PROCESS * len(self._processes):
-                connection = idle.pop()
-                with self._report_dead_process(connection):
-                    connection.send(task)
-                busy[connection], num_sent = num_sent, num_sent + 1
-                task = next(tasks, end)  # read the next task while the processes work
-                continue
-            for ready in cast(list[Connection], wait(list(busy))):
-                with self._report_dead_process(ready):
-                    results[busy.pop(ready)] = ready.recv()
-                idle.append(ready)
-            while num_yielded in results:
-                result = results.pop(num_yielded)
-                if isinstance(result, Exception):
-                    raise result
-                num_yielded += 1
-                yield result
-
-    @contextmanager
-    def _report_dead_process(self, connection: Connection) -> Iterator[None]:
-        """Turn the error of a broken pipe into a NmtkitError about the process that has died."""
-        try:
-            yield
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._processes[connection].join(timeout=5)
-            code = self._processes[connection].exitcode
-            why = "its own messages are above; a script of your own needs `if __name__ == '__main__':` around its calls"
-            if code is not None and code < 0:
-                why = "it was killed, often for lack of memory; run the same command again, with fewer --workers"
-            number = list(self._processes).index(connection) + 1
-            raise NmtkitError(
-                f"worker process {number} of {len(self._processes)} has ended (exit code {code}): {why}"
-            ) from None
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()  # closes the pipes, at which the processes end
-        for process in self._processes.values():
+                    processes[ours] = process
+            yield processes
+    finally:
+        for process in processes.values():
             process.join(timeout=5)
             if process.is_alive():  # busy with a block whose result is not needed any more
                 process.kill()
                 process.join()
+
+
+def _results(processes: dict[Connection, Any], tasks: Iterator[Any]) -> Iterator[Any]:
+    """Yield the result of each task, in order."""
+    idle, busy = list(processes), dict[Connection, int]()
+    results = dict[int, Any]()
+    num_sent = num_yielded = 0
+    end = object()
+    task = next(tasks, end)
+    while task is not end or busy:
+        held = num_sent - num_yielded
+        if task is not end and idle and held < _RESULTS_HELD_PER_PROCESS * len(processes):
+            connection = idle.pop()
+            with _report_dead_process(processes, connection):
+                connection.send(task)
+            busy[connection], num_sent = num_sent, num_sent + 1
+            task = next(tasks, end)  # read the next task while the processes work
+            continue
+        for ready in cast(list[Connection], wait(list(busy))):
+            with _report_dead_process(processes, ready):
+                results[busy.pop(ready)] = ready.recv()
+            idle.append(ready)
+        while num_yielded in results:
+            result = results.pop(num_yielded)
+            if isinstance(result, Exception):
+                raise result
+            num_yielded += 1
+            yield result
+
+
+@contextmanager
+def _report_dead_process(processes: dict[Connection, Any], connection: Connection) -> Iterator[None]:
+    """Turn the error of a broken pipe into a NmtkitError about the process that has died."""
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        process = processes[connection]
+        process.join(timeout=5)
+        code = process.exitcode
+        why = "its own messages are above; a script of your own needs `if __name__ == '__main__':` around its calls"
+        if code is not None and code < 0:
+            why = "it was killed, often for lack of memory; run the same command again, with fewer --workers"
+        number = list(processes).index(connection) + 1
+        raise NmtkitError(f"worker process {number} of {len(processes)} has ended (exit code {code}): {why}") from None
 
 
 @contextmanager
