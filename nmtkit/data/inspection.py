@@ -94,7 +94,8 @@ def inspect_pair(
     matches = np.flatnonzero(data.lines == line_of_all)
     pair = int(matches[0]) if len(matches) else None
     generation = generation or _generation(run, part, described[index])
-    texts = _texts(run, part, index, within, described[index].get("sha256", ""), mirror) or (None, None)
+    found = _texts(run, part, index, within, described[index].get("sha256", ""), mirror)
+    texts = found or (None, None)
     sides = []
     for number, side in enumerate(SIDES):
         if pair is None:
@@ -102,9 +103,7 @@ def inspect_pair(
         else:
             ids = [int(token) for token in data.ids(number, pair)]
             sides.append(InspectedSide(texts[number], tokenizer.decode(ids, side), tokenizer.pieces(ids, side), ids))
-    source, target = texts
-    is_left_out = part == "train" and pair is None and source is not None and target is not None
-    rule = _rule(run, index, within, source or "", target or "") if is_left_out else None
+    rule = _rule(run, index, within, *found) if part == "train" and pair is None and found else None
     if generation is not None:
         within = next(islice(generation.line_numbers(), within - 1, None))
     return InspectedPair(names[index], within, line_of_all, pair, sides[0], sides[1], rule)
