@@ -245,11 +245,7 @@ def read_entailment(stream: io.BufferedIOBase, part: str, name: str) -> Iterator
     Raises:
         DataError: it is not XML, or a pair lacks its text, hypothesis or label.
     """
-    try:
-        pairs = ElementTree.fromstring(_document(stream, name)).iter("pair")
-    except ElementTree.ParseError as error:
-        raise DataError(f"{name}: not valid XML ({error}); fetch it again") from None
-    for number, pair in enumerate(pairs, start=1):
+    for number, pair in enumerate(_xml(stream, name).iter("pair"), start=1):
         label = _ENTAILMENT.get(pair.get("entailment") or pair.get("value") or "")
         texts = [" ".join("".join(text.itertext()).split()) for tag in "th" for text in pair.iter(tag)]
         if label is None or len(texts) != 2 or not all(texts):
@@ -277,16 +273,12 @@ def read_sacrebleu_xml(stream: io.BufferedIOBase, part: str, name: str) -> Itera
     Args:
         part: "src", "ref:A" for the translator A, or "ref" for a reference without a name.
     """
-    try:
-        tree = ElementTree.fromstring(_document(stream, name))
-    except ElementTree.ParseError as error:
-        raise DataError(f"{name}: not valid XML ({error}); fetch it again") from None
     translator = part.partition(":")[2] or None
 
     def by_number(element: ElementTree.Element) -> dict[int, str]:
         return {int(segment.get("id", "0")): segment.text or "" for segment in element.iter("seg")}
 
-    for document in tree.iter("doc"):
+    for document in _xml(stream, name).iter("doc"):
         if "testsuite" in document.attrib:
             continue
         sources: dict[int, str] = {}
@@ -297,6 +289,13 @@ def read_sacrebleu_xml(stream: io.BufferedIOBase, part: str, name: str) -> Itera
             if any(reference.get(number) for reference in references.values()):
                 text = sources[number] if part == "src" else references.get(translator, {}).get(number, "")
                 yield _with_single_blanks(text)
+
+
+def _xml(stream: io.BufferedIOBase, name: str) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(_document(stream, name))
+    except ElementTree.ParseError as error:
+        raise DataError(f"{name}: not valid XML ({error}); fetch it again") from None
 
 
 def _with_single_blanks(text: str) -> bytes:
