@@ -158,7 +158,7 @@ def binned(sides: dict[str, dict[str, int]], last: int) -> dict[str, dict[str, i
     num_steps = min(end // step + 1, last // step)
     labels = [str(k) if step == 1 else f"{k * step}-{k * step + step - 1}" for k in range(num_steps)]
     labels.append(f"{num_steps * step} or more")
-    bins = np.add.reduceat(np.pad(counts, ((0, 0), (0, num_steps * step))), np.arange(num_steps + 1) * step, axis=1)
+    bins = np.add.reduceat(counts, np.arange(num_steps + 1) * step, axis=1)
     shown = len(labels) if bins[:, -1].any() else num_steps
     return {
         side: dict(zip(labels[:shown], row[:shown].tolist(), strict=True))
@@ -172,7 +172,7 @@ def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
     if not bins:
         return ""
     labels = list(next(iter(bins.values())))
-    highest = max(max(counts.values()) for counts in bins.values()) or 1
+    highest = max(max(counts.values()) for counts in bins.values())
     total = {side: sum(counts.values()) or 1 for side, counts in sides.items()}
     height = _ROW * len(labels)
     drawn = [f'<line x1="{_LABEL}" x2="{_LABEL}" y1="0" y2="{height}"/>']
