@@ -22,6 +22,7 @@ from nmtkit.files import open_plain
 from nmtkit.lines import open_binary
 
 ARCHIVE_NAME = re.compile(r"\.(tar|tgz|txz|tar\.(gz|xz|bz2|zst)|zip)$", re.IGNORECASE)
+# Names of members may contain brackets, so only a range of two digits is a pattern.
 _NO_RANGE = re.compile(r"\[(?!\d-\d\])")
 _NUM_LISTED = 5
 _TAR_BYTES = 1 << 18
@@ -54,6 +55,7 @@ def text_streams(
     opened = _zip_members(path, wanted) if path.name.lower().endswith(".zip") else _tar_members(path, wanted)
     is_found = False
     others: list[str] = []
+    # Closes the archive at once if the reader of a stream stops early.
     with closing(opened):
         for name, content in opened:
             if content is None:
@@ -77,14 +79,16 @@ _Members = Generator[tuple[str, io.BufferedIOBase | None], None, None]
 
 
 def _tar_members(path: Path, wanted: re.Pattern[str]) -> _Members:
+    # "r|" only reads forward, as a compressed stream cannot seek.
     with open_binary(path) as file, tarfile.open(fileobj=file, mode="r|", bufsize=_TAR_BYTES) as archive:
         for entry in archive:
+            # Archives of a whole folder (tar -c .) have names such as ./train.en.
             name = posixpath.normpath(entry.name)
             if not wanted.fullmatch(name):
                 yield entry.name, None
             elif entry.isfile():
                 yield name, cast(io.BufferedIOBase, archive.extractfile(entry))
-            elif not entry.isdir():
+            elif not entry.isdir():  # a pattern with * may match folders, too
                 raise _not_a_file(path, name)
 
 
@@ -96,6 +100,7 @@ def _zip_members(path: Path, wanted: re.Pattern[str]) -> _Members:
                 continue
             if not wanted.fullmatch(name):
                 yield entry.filename, None
+            # The upper half of the attributes is the mode of Unix; bit 0 of the flags means encrypted (APPNOTE 4.4.4).
             elif stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1:
                 raise _not_a_file(path, name)
             else:

@@ -122,6 +122,7 @@ def _parse_entry(
 def _check_keys(
     name: str, table: Mapping[str, Any], required: set[str], optional: frozenset[str] | set[str] = frozenset()
 ) -> None:
+    # Unknown keys are errors, too: with a misspelt checksum, a file would not be verified.
     wrong = (required - set(table)) | (set(table) - required - optional)
     if wrong:
         raise ValueError(f"{name}: missing or unknown: {', '.join(sorted(wrong))}")

@@ -121,6 +121,7 @@ def describe_missing(name: str) -> str:
     kind, names = "corpus", [*BUILTIN_SPLITS, *FACTS_SPLITS, *catalogue()]
     if name.startswith(PREFIX):
         kind, names = "sacreBLEU test set", set_names()
+    # cutoff = 0: there always is a nearest name, even of something quite different.
     nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)[0]
     return (
         f'unknown {kind} "{name}"; the nearest name is "{nearest}" (`nmtkit corpora` lists all); '
@@ -146,6 +147,7 @@ def open_corpus(name: str, source_language: str, target_language: str, downloade
 
 
 def _builtin_corpus(name: str, *, is_swapped: bool) -> Corpus:
+    # Here, as both parse their tables of words when they are imported, which other corpora do not need.
     from nmtkit.corpora import pronouns, synthetic
 
     split = BUILTIN_SPLITS[name]
@@ -193,6 +195,7 @@ def local_corpus(
             f"{source}: source and target are the same text of one file, so every line would be its own translation; "
             "name a file for each side, or the columns of a table (source_column, target_column)"
         )
+    # In a shared column, the model would read a part of what it has to write.
     shared = {*sides[0].part.split(",")} & {*sides[1].part.split(",")}
     if shared and replace(sides[0], part="") == replace(sides[1], part=""):
         raise DataError(
@@ -231,6 +234,7 @@ def local_format(path: Path) -> tuple[Path, str | None, str]:
 def local_file(path: Path) -> tuple[Path, str | None]:
     """Split ``ARCHIVE:MEMBER``: ``a.zip:x/y.en`` gives a.zip and x/y.en, any other path itself and None."""
     if not path.exists():
+        # The name of the archive may have a colon, too; a file whose whole name is the path has come first.
         for colon in re.finditer(":", str(path)):
             archive, member = str(path)[: colon.start()], str(path)[colon.end() :]
             if is_archive(archive) and member:
@@ -265,6 +269,7 @@ class StoredText:
                 for stream in streams:
                     yield from READERS[self.text_format](stream, self.part, self.name)
         except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
+            # NotImplementedError: zipfile does not know the compression method of the member.
             # A damaged zip leads to offsets before its beginning (EINVAL); damaged bzip2 in it has no errno.
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
                 raise

@@ -46,7 +46,7 @@ BACKOFF_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0
 
 _PART_MARK = ".nmtkit-part"
-_TEMPORARY_STATUS = (408, 425, 429, 500, 502, 503, 504)
+_TEMPORARY_STATUS = (408, 425, 429, 500, 502, 503, 504)  # timeouts, rate limits and failures of a server or proxy
 
 Progress = Callable[[str, int, int | None], None]
 """progress(url, bytes done, bytes in total or None if the server does not state it), called from any thread."""
@@ -215,7 +215,7 @@ class Downloader:
         finally:
             stopped.set()
             for thread in threads:
-                thread.join(timeout=1)
+                thread.join(timeout=1)  # one that waits for its server ends when that answers, see `_transfer`
         return [self._fetched[file] for file in wanted]
 
     def _cache_path(self, file: RemoteFile) -> Path:
@@ -245,9 +245,11 @@ class Downloader:
                         failures.append(f"{url}: {failure}")
                         continue
                     self._record(file, found)
+                    # After the record, as a kill between the two must not leave a file without one in the cache.
                     part.finish(path)
                     sync(path.parent)
                     return replace(found, path=path)
+                # Nothing could tell later whether these bytes and the next ones are of the same edition.
                 if not expected.is_checked and not part.validator:
                     part.discard()
         except OSError as error:
@@ -336,6 +338,7 @@ def _compare(path: Path, expected: RemoteFile) -> tuple[CorpusFile, str | None]:
         return found, f"has sha256 {found.sha256}, expected {expected.sha256}"
     if expected.md5 is not None:
         with path.open("rb") as stream:
+            # Systems in FIPS mode refuse MD5 otherwise; sacreBLEU publishes no better checksum of its sets.
             md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if md5 != expected.md5:
             return found, f"has md5 {md5}, expected {expected.md5}"
@@ -405,6 +408,7 @@ class PartialFile:
 def _open_locked(path: Path) -> BinaryIO:
     """Open a file without a buffer, creating it if need be, and lock it."""
     while True:
+        # Unbuffered: all that has arrived is in the file, also after a kill, and its size is the number of these bytes.
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
         try:
             try:
@@ -413,6 +417,7 @@ def _open_locked(path: Path) -> BinaryIO:
                 log.info("%s: waiting for another process that is downloading it", path.name)
                 fcntl.flock(file, fcntl.LOCK_EX)
         except BaseException as error:
+            # Some network file systems have no locks.
             if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 log.warning("%s cannot be locked (%s); run only one download at a time", path, error.strerror)
                 return file
@@ -452,10 +457,12 @@ def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable
     if start:
         headers["Range"] = f"bytes={start}-"
         if part.url == url and part.validator:
+            # If the edition is another one, the server then sends the whole file (RFC 9110, section 13.1.5).
             headers["If-Range"] = part.validator
     _check_room(part.path, (num_bytes or 0) - start)
     with _request(url, headers, part) as response:
         begin, total = _extent(response)
+        # Login pages of networks and many error pages have the status 200.
         if response.headers.get_content_type() == "text/html":
             raise AttemptError("the server sent a web page instead of the file")
         if total is not None and num_bytes not in (None, total):
@@ -463,6 +470,7 @@ def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable
         if begin not in (0, start):
             part.discard()
             raise TemporaryError("the server sent another range than the requested one")
+        # Once more, as the size may not have been published.
         _check_room(part.path, (total or 0) - begin)
         etag = response.headers.get("ETag")
         is_strong = etag and not etag.startswith("W/")  # a weak ETag does not guarantee equal bytes
@@ -482,7 +490,7 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
     try:
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
-        error.close()
+        error.close()  # it holds the connection
         reason = _one_line(f"HTTP {error.code} {error.reason}")
         if error.code == 416:  # the partial file is longer than the server's, or whole: begin anew
             part.discard()
@@ -500,6 +508,7 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
 
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
+        # Returns what has arrived, which is stored at once; read() would wait for the whole chunk.
         return response.read1(CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise TemporaryError(f"the connection broke ({_one_line(error)})") from None

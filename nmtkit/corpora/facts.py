@@ -89,6 +89,7 @@ def fingerprint(split: str) -> str:
 
 
 def _generator(split: str, number: int) -> Random:
+    # No two examples have the same seed, as each split has fewer than a million.
     return Random(1_000_000 * _SEEDS[split] + number)
 
 
@@ -105,6 +106,7 @@ def _name_in(facts: list[str]) -> str:
 def _sample_paragraphs(rng: Random, facts: list[str], others: list[str]) -> Iterator[str]:
     stated_at = _sample_stated(rng, facts)
     num_words = _NUM_PARAGRAPHS * _PARAGRAPH_WORDS
+    # One call for all 3,510 words, as examples are generated anew whenever they are read.
     fillers = rng.getrandbits(8 * num_words).to_bytes(num_words, "big")
     for position in range(_NUM_PARAGRAPHS):
         first = position * _PARAGRAPH_WORDS

@@ -37,7 +37,7 @@ _CODE = "[a-z]{2,3}(?:_[A-Za-z]+)?"
 _NAME = re.compile(rf"opus/([\w.-]+)-(v\d[\w.-]*):({_CODE})-({_CODE})")
 
 
-@functools.cache
+@functools.cache  # which also keeps the warning from being repeated
 def opus_corpus(name: str) -> CatalogueEntry | None:
     """Return the corpus of a name, for both directions; None for a name of another form."""
     match = _NAME.fullmatch(name)

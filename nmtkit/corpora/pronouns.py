@@ -49,6 +49,7 @@ _DETERMINERS = ("the", "the", "the", "this", "my", "his", "her", "our")
 def generate(split: str) -> list[tuple[str, str]]:
     """Return the pairs of a split (one of SPLITS), with blank pairs between documents: the same on every call."""
     rng, count = Random(_SEEDS[split]), _COUPLES[split]
+    # Sampled without replacement, so that the frequencies are equal exactly and not only on average.
     kinds = [kind for kind in PRONOUNS for _ in range(count // len(PRONOUNS))]
     pairs: list[tuple[str, str]] = []
     rest = 0
@@ -58,6 +59,7 @@ def generate(split: str) -> list[tuple[str, str]]:
             rest = 1 + int(rng.random() * _MOST_COUPLES)
         rest -= 1
         gender, case = kinds.pop(int(rng.random() * len(kinds)))
+        # The role of the thing tells nothing about that of "it", as they are sampled independently.
         pairs.append(_sample_pair(rng, split, gender, pick(rng, (NOMINATIVE, ACCUSATIVE)), is_pronoun=False))
         pairs.append(_sample_pair(rng, split, gender, case, is_pronoun=True))
     return pairs
@@ -73,6 +75,7 @@ def _sample_pair(rng: Random, split: str, gender: str, case: str, *, is_pronoun:
         clause = (_sample_state if case == NOMINATIVE else _sample_action)(rng, thing)
         sentence = Sentence(with_time(rng, clause, can_front=True) if rng.random() < 0.7 else clause)
         source = english_sentence(sentence)
+        # By a checksum, so that a sentence is in one split only; hash() of a text differs between processes.
         share = zlib.crc32(source.encode()) % 20
         if split == SPLITS[1 if share == 0 else 2 if share <= 2 else 0]:
             return source, german_sentence(sentence)

@@ -37,6 +37,7 @@ Reader = Callable[[io.BufferedIOBase, str, str], Iterator[bytes]]
 
 def read_plain(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """Yield the lines of a stream; raise DataError for one so long that it cannot be text."""
+    # With a limit, as a file that is no text may have no line end for gigabytes.
     for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         if len(line) == MAX_LINE_BYTES:
             raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; this is no text, one a line")
@@ -146,11 +147,13 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
     is_found = False
     body = None
     try:
+        # Unit by unit, as a translation memory may be larger than the memory of the machine.
         for event, element in ElementTree.iterparse(_decoded(stream), ("start", "end")):
             tag = _local(element)
             if event == "start":
                 body = element if tag == "body" else body
             elif tag in _CODES:
+                # clear() would also remove the text that follows the code, its tail.
                 element.text = None
                 del element[:]
             elif tag == "tu":
@@ -160,6 +163,7 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
                     languages.add(language)
                     code, wanted = language.lower().replace("_", "-"), part.lower().replace("_", "-")
                     segment = next((child for child in variant if _local(child) == "seg"), None)
+                    # "en" also selects en-US, but "en-US" no other English.
                     if not text and segment is not None and wanted in (code, code.split("-")[0]):
                         is_found = True
                         text = "".join(segment.itertext()).encode("utf-8")
@@ -191,7 +195,9 @@ def _local(element: ElementTree.Element) -> str:
 
 def read_treebank(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """Yield each bracketed tree, stripped, or its words as one line; trees without words are dropped."""
+    # Invalid bytes stay as they are, and are found where the lines of the corpus are decoded.
     lines = (line.decode("utf-8", "surrogateescape") for line in read_plain(stream, part, name))
+    # Removed here, as a `LineReader` only sees the lines made from the trees.
     first = (line.removeprefix("\ufeff") for line in islice(lines, 1))
     for tree in read_trees(chain(first, lines), name):
         stripped = strip(tree)
@@ -231,6 +237,7 @@ def read_labelled(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[b
         yield (text.strip() if column == "text" else labels[label] if labels else label).encode("utf-8") + b"\n"
 
 
+# TRUE and FALSE are the values of the first challenge, in the attribute `value`; later ones have `entailment`.
 _ENTAILMENT = {"TRUE": "entailment", "YES": "entailment", "FALSE": "not_entailment", "NO": "not_entailment"}
 
 
@@ -247,6 +254,7 @@ def read_entailment(stream: io.BufferedIOBase, part: str, name: str) -> Iterator
     """
     for number, pair in enumerate(_xml(stream, name).iter("pair"), start=1):
         label = _ENTAILMENT.get(pair.get("entailment") or pair.get("value") or "")
+        # By tag and not by position, as <h> may come first.
         texts = [" ".join("".join(text.itertext()).split()) for tag in "th" for text in pair.iter(tag)]
         if label is None or len(texts) != 2 or not all(texts):
             raise DataError(f"{name}, pair {number}: needs a text <t>, a hypothesis <h> and a label; fetch it again")
@@ -264,6 +272,7 @@ def read_sacrebleu_segments(stream: io.BufferedIOBase, part: str, name: str) -> 
     for line in read_plain(stream, part, name):
         text = line.decode("utf-8", "surrogateescape")
         if text.startswith("<seg "):
+            # The expression of sacreBLEU, so that lines are the same; XML parsers do not read these files.
             yield _with_single_blanks(re.sub(r"<seg.*?>(.*)</seg>.*?", "\\1", text))
 
 

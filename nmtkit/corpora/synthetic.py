@@ -395,6 +395,7 @@ def _sample_action(rng: Random, detail: float, can_front: bool, always_present: 
         if len(objects) < len(verb.objects) - 1:
             determiners = _RECEIVERS
         phrase = sample_object(rng, case, groups, determiners, detail)
+        # Otherwise Anna could help Anna, which both languages say with herself and sich.
         while phrase.noun and phrase.noun == subject.noun:
             phrase = sample_object(rng, case, groups, determiners, detail)
         objects.append(phrase)

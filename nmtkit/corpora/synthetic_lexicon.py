@@ -304,6 +304,7 @@ def _noun(entry: str) -> Noun:
     oblique = plural if weak else singular
     forms = {(False, NOMINATIVE): singular, (False, ACCUSATIVE): oblique, (False, DATIVE): oblique}
     forms |= {(True, NOMINATIVE): plural, (True, ACCUSATIVE): plural}
+    # The dative plural adds -n, but not after -n or -s: den Häusern, den Frauen, den Autos.
     forms[True, DATIVE] = plural if plural.endswith(("n", "s")) else plural + "n"
     regular = {english[0] + "s", english[0] + "es", english[0][:-1] + "ies"}
     return Noun((english[0], english[1]), gender, forms, english[1] not in regular, bool(weak))
@@ -395,7 +396,7 @@ def german_number(number: int) -> str:
     """Return a number from 1 to 999 in words, as used in counting: dreihundertzweiundvierzig, einhunderteins."""
     hundreds, rest = divmod(number, 100)
     tens, ones = divmod(rest, 10)
-    if rest == 1:
+    if rest == 1:  # only at the end: einhunderteins, but einundzwanzig
         below = "eins"
     elif rest < 20:
         below = EINER[rest] if rest else ""

@@ -36,10 +36,11 @@ TAG_OF_PUNCTUATION = {
 _DELETED_TAGS = {*TAG_OF_PUNCTUATION.values(), _EMPTY, ROOT}
 """Tags whose words EVALB deletes."""
 
+# re.ASCII: a no-break space is part of a word.
 _COMMENT = re.compile(r"\s*(?:[#%;]|\*x\*)", re.ASCII)
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
 _SEQUENCE_TOKEN = re.compile(r"[()][^\s()]*|[^\s()]+", re.ASCII)
-_FUNCTION = re.compile(r"(?<=.)[-=].*")
+_FUNCTION = re.compile(r"(?<=.)[-=].*")  # not at the beginning, as in -NONE- and -LRB-
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,5 +279,6 @@ def parsed(line: str, generated: str) -> tuple[str, bool]:
     if not sentence:
         return "", False
     tree = tree_over(sentence, generated)
+    # Any token is a word of the tree, whatever it says, so only brackets can need mending.
     structure = " ".join(token if token.startswith(("(", ")")) else UNTAGGED for token in generated.split(" "))
     return write(tree), linearise(tree) != structure
