@@ -48,6 +48,7 @@ class Batch:
 
     def to(self: B, device: torch.device) -> B:
         """Return the batch on another device, but for lengths; from pinned memory copies do not block the host."""
+        # The host reads lengths; on a GPU, each reading would wait for all work queued before it.
         moved = {name: part for name, part in self._tensors.items() if not name.endswith("_lengths")}
         return replace(self, **{name: part.to(device, non_blocking=True) for name, part in moved.items()})
 
@@ -102,6 +103,7 @@ def batch_of_texts(ids: npt.NDArray, lengths: Lengths) -> Batch:
     rows, sizes = _pad(ids, lengths), torch.from_numpy(lengths - 1)
     real = np.arange(rows.size(1) - 1) < lengths[:, None] - 1
     return Batch(
+        # These models have no source; one symbol, which they do not read, keeps the form of a batch.
         source=torch.full((len(lengths), 1), EOS),
         source_lengths=torch.ones_like(sizes),
         target_in=rows[:, :-1].contiguous(),
@@ -149,6 +151,7 @@ def _batch(sources: npt.NDArray, source_lengths: Lengths, targets: npt.NDArray, 
         target_in=_pad(targets, target_lengths, begin=BOS),
         target_out=_pad(targets, target_lengths, end=EOS),
         target_lengths=torch.from_numpy(target_lengths + 1),
+        # Found here and not on a GPU, where the host would wait for the number of tokens.
         target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
     )
 
@@ -173,6 +176,7 @@ def _pad(
     width = int(lengths.max(initial=0)) + front + (end is not None)
     rows = np.full((len(lengths), width), PAD, np.int64)
     columns = np.arange(width - front)
+    # A mask is filled row by row, the order in which the ids stand.
     rows[:, front:][columns < lengths[:, None]] = ids
     if begin is not None:
         rows[:, 0] = begin
@@ -187,6 +191,7 @@ def work_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
     An exception of ``items`` is raised where its item would have come. The thread ends with this iterator, whether it
     is exhausted, closed, or left by an exception.
     """
+    # Not StopIteration, which would become a RuntimeError inside of this generator (PEP 479).
     end = object()
     thread = ThreadPoolExecutor(1, "nmtkit-ahead")
     try:

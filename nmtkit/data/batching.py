@@ -67,6 +67,7 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | No
     chosen = []
     first = 0
     for number, part in enumerate(parts):
+        # Counted from epoch 0, so that fractions of pairs add up over epochs without being rounded in each.
         begin, end = (int(passed * part.weight * part.pairs) for passed in (epoch, epoch + 1))
         if part.pairs:
             row = np.random.default_rng([seed, _CORPUS_STREAM, number]).permutation(part.pairs)
@@ -124,7 +125,9 @@ def plan_epoch(
             room = budget
         updates[-1].append((start, stop))
         room -= tokens
+    # Each update by length, so that pairs dealt in turn give shares of similar lengths, with little padding.
     by_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
+    # unique, as an epoch with weights may have a pair several times.
     return EpochPlan(by_length, np.unique(too_long))
 
 

@@ -49,7 +49,7 @@ def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:
                 changed = [str(file.path) for file, old in both if file.sha256 != old["sha256"]]
                 if not changed and old_corpus.get("sha256", corpus.fingerprint) != corpus.fingerprint:
                     changed = [f"{corpus.name} (other columns or members)"]
-            else:
+            else:  # episodes, or one of the files is gone: those that are there have to be the same
                 paths = ((local_file(entry.source)[0], files[0]), (local_file(entry.target)[0], files[-1]))
                 changed = [str(path) for path, old in paths if path.is_file() and sha256_of(path) != old["sha256"]]
             changes += [f"data.{key}: {name} holds another text than when the run was prepared" for name in changed]

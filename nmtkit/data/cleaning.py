@@ -72,6 +72,7 @@ _ODD_CHARACTERS: dict[str, tuple[re.Pattern[str], str | Callable[[re.Match[str]]
     # Invalid bytes, as decoded with `surrogateescape`; such bytes nearly always are Windows-1252.
     "invalid_utf8": (
         re.compile("[\ud800-\udfff]"),
+        # surrogateescape decodes the byte 0xNN as U+DCNN.
         lambda byte: bytes([ord(byte[0]) & 0xFF]).decode("cp1252", errors="replace"),
     ),
     "line_separator": (re.compile("[\v\f\r\u0085\u2028\u2029]"), " "),
@@ -81,7 +82,9 @@ _ODD_CHARACTERS: dict[str, tuple[re.Pattern[str], str | Callable[[re.Match[str]]
 """Characters by rule, and their replacement by the action "fix"."""
 _ODD = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 """Any character of the patterns above."""
+# Names have an upper limit, so that lines full of "&" take linear time; the longest of HTML has 31 letters.
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+# No part reads past the next beginning of its kind, so lines of unfinished tags take linear time.
 _TAG = re.compile(
     r"</?(?P<name>[A-Za-z][A-Za-z0-9:_-]*)(?:\s[^<>]*)?/?>"  # <b>, </b>, <br/>, <a href="x">
     r"|<!--(?:(?!<!--).)*?-->|<!\[CDATA\[|\]\]>|<!(?:DOCTYPE|doctype)\b[^<>]*>|<\?[A-Za-z][^<>]*\?>"
@@ -312,6 +315,7 @@ class BlockExaminer:
                 words[0].append(pair[0].count(" ") + 1 if pair[0] else 0)
                 words[1].append(pair[1].count(" ") + 1 if pair[1] else 0)
                 rules = broken_rules(*pair)
+                # The reader has removed the mark, so the patterns do not find it.
                 if source.num_lines == 1 and any(side.has_byte_order_mark for side in sides) and "bom" not in rules:
                     rules.append("bom")
                 is_comparable = self._examiner.compares_sides and not BLANK_RULES.intersection(rules)
@@ -332,7 +336,7 @@ class BlockExaminer:
                         state |= TOO_MANY_WORDS
                     kept.append((number, *cleaned))
                 result.states.append(state)
-        except DataError as error:
+        except DataError as error:  # not raised, so that the findings before it are counted first
             result.fault = str(error)
         result.words = Counter(words[0]), Counter(words[1])
         result.keys = b"".join(source_keys), b"".join(pair_keys)
@@ -379,5 +383,6 @@ def excerpt(line: str) -> str:
     """Return the beginning of a line, with invisible characters and control characters escaped."""
     begin = line[:_EXCERPT_CHARACTERS]
     begin = begin.replace(FIELD_MARK, "\t")
+    # An invalid byte 0xdf is U+DCDF; it is shown as \xdf.
     visible = "".join(char if char.isprintable() else ascii(char)[1:-1].replace("\\udc", "\\x") for char in begin)
     return visible + "..." * (len(line) > _EXCERPT_CHARACTERS)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 _SMOOTHING = 4.0
 """Characters added to both lengths, as the ratio of the lengths of very short lines means little."""
 _LARGEST_COST = 1.5
+"""Limit of the cost of a pair, so that a few very uneven pairs do not decide."""
 _MAX_SHIFT = 20
 _WINDOW_LINES = 400
 _NEAR_LINES = 200
@@ -32,9 +33,11 @@ def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt
     common = min(len(source_lengths), len(target_lengths))
     if common == 0:
         return 1
+    # Logarithms, whose differences are ratios of lengths; float32 takes half the memory and is exact enough.
     source, target = (
         np.log(np.asarray(lengths, np.float32) + np.float32(_SMOOTHING)) for lengths in (source_lengths, target_lengths)
     )
+    # The median, as the mean would be moved by the pairs that are no longer aligned.
     centre = float(np.median(source[:common] - target[:common]))
     cost = _costs(source[:common], target[:common], centre)
     # Shifting one side by half of the text gives unrelated pairs whose lengths have the same distribution.
@@ -44,6 +47,7 @@ def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt
     at_the_end = _best_level(_costs(source[-common:], target[-common:], centre))
     threshold = (min(_best_level(cost), at_the_end, unrelated) + unrelated) / 2
     # Up to this line the costs are mostly below the threshold, and after it mostly above.
+    # In float64: a float32 sum over millions of lines would lose the costs of single ones.
     sums = np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)])
     begin = int(np.argmax(threshold * np.arange(common + 1) - sums))
     if begin == common or (sums[-1] - sums[begin]) / (common - begin) <= threshold:

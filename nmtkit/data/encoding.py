@@ -37,6 +37,7 @@ FREQUENT = 10
 """Minimum number of occurrences of a vocabulary entry that the report calls frequent; rarer ones are hardly learned."""
 _PAIRS_AT_ONCE = 100_000
 _KEY_BASE = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio; odd, so that a multiplication modulo 2^64 maps no two keys to one."""
 MAX_TOKENS_SHOWN = 256
 """Last bin of the histogram of tokens per sentence, for this length and all longer ones."""
 
@@ -96,6 +97,7 @@ class BlockEncoder:
         counts = self._round_trip([target for _, _, target in pairs], encoded[1], block.num_before)
         findings = BlockFindings()
         kept = self._check_lengths(block, pairs, lengths, findings)
+        # Before pairs are left out for their lengths, as these are context of others.
         before = self._contexts(block, pairs, encoded) if self._context_sides else []
         if not kept.all():
             texts = [list(compress(side, kept)) for side in texts]
@@ -138,6 +140,7 @@ class BlockEncoder:
         prefix = self._prefixes[corpus]
         sources = [f"{prefix} {text}" if text else "" for text in texts[0]] if prefix else texts[0]
         sides = zip((sources, texts[1]), SIDES, strict=True)
+        # A single thread each, as several processes do this at the same time.
         encoded = [self._tokenizer.encode(side_lines, side, threads=1) for side_lines, side in sides]
         if start := self._tokenizer.target_start:
             encoded[1] = [[*start, *ids] if ids else [] for ids in encoded[1]]
@@ -201,6 +204,7 @@ class BlockEncoder:
         sampled = min(self._num_pairs, ROUND_TRIP_LINES)
         normalization, settings = self._tokenizer.normalization("target"), self._tokenizer.settings
         for position, (line, ids) in enumerate(zip(lines, rows, strict=True), start=num_before):
+            # True at `sampled` evenly spaced positions, whatever the blocks are.
             if sampled and position * sampled % self._num_pairs < sampled:
                 expected = normalization.expected(line)
                 if settings["subwords"] == "none":
@@ -303,6 +307,7 @@ class ShardStatistics:
                 self.counts[f"{side} {unit}"] for unit in ("words", "characters", "subwords")
             )
             tokens = int(seen.sum())
+            # Without <unk>, which stands for what the vocabulary does not cover.
             ranked = np.sort(np.delete(seen, UNK))[::-1]
             sides[side] = {
                 "tokens": tokens,

@@ -142,6 +142,7 @@ class EpisodeData(PairData):
         self.parts = [Part(len(self._starts), 1.0)]
         if (temperature := recipe.data.sampling_temperature) > 1:
             of_sequence = np.searchsorted(ends, self._starts, side="right")
+            # Rounded, as sums of the same rewards in another order differ in their last bits.
             totals = returns[begins[of_sequence]].round(9)
             order = np.argsort(totals, kind="stable")
             self._starts, self._stops, self.lines = self._starts[order], self._stops[order], self.lines[order]
@@ -157,6 +158,7 @@ class EpisodeData(PairData):
     def own_batch(self, chosen: npt.NDArray[np.int64]) -> EpisodeBatch:
         starts, sizes = self._starts[chosen], self.target_lengths[chosen]
         real = np.arange(int(sizes.max(initial=1))) < sizes[:, None]
+        # Padding repeats the first step, as there may be no further steps in the data.
         rows = np.where(real, starts[:, None] + np.arange(real.shape[1]), starts[:, None])
         states, actions, returns = self._states[rows], self._actions[rows], self._returns[rows]
         return episode_batch(self._facts, states, actions, returns, self._timesteps[rows], sizes)
@@ -205,6 +207,7 @@ def _check_longest(steps: int, recipe: Recipe) -> None:
 
 def _load(path: Path) -> npt.NDArray:
     try:
+        # Memory-mapped, so that all processes share the memory.
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: missing or damaged ({error}); prepare the run again") from None
@@ -222,6 +225,7 @@ class Episode:
 
     @property
     def total(self) -> float:
+        # fsum is exact; sum() rounds differently since Python 3.12.
         return math.fsum(self.rewards)
 
 
@@ -295,6 +299,7 @@ class Episodes:
         if isinstance(self._data.valid, int):
             if self._data.valid >= len(train):
                 raise DataError(f"data.valid = {self._data.valid}: there are only {counted(len(train), 'episode')}")
+            # The 1 makes other random numbers than those of the actions, which have the same seed.
             order = np.random.default_rng([self._data.episodes_seed, 1]).permutation(len(train))
             valid = [train[index] for index in sorted(order[: self._data.valid])]
             train = [train[index] for index in sorted(order[self._data.valid :])]
@@ -321,6 +326,8 @@ class Episodes:
             actions = _Column.of(before, "actions", self._data.actions)  # those that best_episodes left out as well
         if states.is_vector:
             numbers = np.concatenate([states.encode(episode) for episode in train])
+            # In float64, as float32 sums over millions of steps are inexact; + 1e-6 as in the code of the Decision
+            # Transformer, for numbers that never change.
             mean = numbers.mean(0, dtype=np.float64).tolist()
             deviation = (numbers.std(0, dtype=np.float64) + 1e-6).tolist()
         largest = 1.0
@@ -329,6 +336,7 @@ class Episodes:
         facts = Facts(
             self._data.environment, self._data.environment_seed, self._data.sequence_length, self._data.timesteps,
             self._data.min_return,
+            # Returns are divided by it, and all may be 0.
             float(np.abs(every).max()) or 1.0, max(returns), worst, values, mean, deviation, largest,
         )  # fmt: skip
         tokenizer = Tokenizer.of_symbols(self._data, states.names, actions.names, asdict(facts))
@@ -414,6 +422,7 @@ class _Column:
             first = vector_of(getattr(episodes[0], key)[0], f"{episodes[0].place}: {key}")
             return cls(key, [str(number) for number in range(len(first))], is_vector=True)
         names = {name_of(value, f"{each.place}: {key}") for each in episodes for value in getattr(each, key)}
+        # By length first: 2 before 10.
         return cls(key, sorted(names, key=lambda name: (len(name), name)), is_vector=False)
 
     def encode(self, episode: Episode, *, is_known: bool = False) -> npt.NDArray:
@@ -435,6 +444,7 @@ class _Column:
 
 def name_of(value: Any, place: str) -> str:
     """Return the vocabulary entry of a discrete state or action: a number without fraction, or a text."""
+    # bool first, as it is a kind of int in Python.
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise DataError(
             f'{place} has {repr(value)[:60]}, not a whole number or a name; for lists of numbers state "vector" '

@@ -136,10 +136,12 @@ class Generation:
 
     def outcomes(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield what became of each translation, its line, its text and the number of the line."""
+        # Invalid bytes stay in the lines, for the rules of [cleaning].
         lines = iter(LineReader(self.entry.generate, errors="surrogateescape"))
         number, line = 0, ""
         for row in LineReader(self.path):
             of_line, has_hit_limit, text = row.split("\t", 2)
+            # With n_best or samples, several rows in turn are translations of one line.
             while number < int(of_line):
                 number, line = number + 1, next(lines)
             if not line.strip():
@@ -195,6 +197,7 @@ def with_noise(line: str, noise: Noise, seed: str) -> str:
     """
     random_number = random.Random(seed).random  # from a string, the same on every system
     words = line.split()
+    # [:1]: an empty line has no word that could be kept.
     kept = [word for word in words if random_number() >= noise.drop] or words[int(random_number() * len(words)) :][:1]
     kept = [FILLER if random_number() < noise.mask else word for word in kept]
     keys = [position + (noise.shuffle + 1) * random_number() for position in range(len(kept))]

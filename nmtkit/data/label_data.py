@@ -47,6 +47,7 @@ class LabelData(PairData):
 
     def labels(self, examples: npt.NDArray[np.int64]) -> npt.NDArray:
         """Return the label of each of these examples as a batch has it, see `LabelBatch.labels`."""
+        # A vocabulary of labels begins with the special pieces, too.
         labels = self.joined_ids(1, examples)[0].astype(np.int64) - len(SPECIAL_PIECES)
         return labels if self._values is None else self._values[labels]
 

@@ -175,6 +175,7 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
     if run.is_prepared():
         manifest = read_manifest(run.data)
         if manifest["fingerprint"] == fingerprint:
+            # Once a training has begun, its recipe is not for `prepare` to change.
             is_settled = run.is_trained() and run.recipe_file.is_file()
             if not is_settled and not run.has_recipe(recipe):
                 with run.locked("prepare"):
@@ -290,6 +291,7 @@ def _open_corpora(data: DataConfig, run: Run, mirror: Path | None) -> _Corpora:
     known = known_languages() | {code for entry in catalogue().values() for pair in entry.texts for code in pair}
     for key, codes in (("source_language", data.source_languages), ("target_language", data.target_languages)):
         for code in codes:
+            # zh_CN and eng_Latn begin with the code of the language.
             if code.partition("_")[0] not in known:
                 near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
                 log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
@@ -324,6 +326,7 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     settings["cleaning"] = {
         key: value for key, value in settings["cleaning"].items() if key not in RULES or value != defaults[key]
     }
+    # The same for keys of [data], while they have no effect.
     has_no_effect = {
         "wordpiece_characters": data.subwords != "wordpiece",
         "task": data.task is None,
@@ -347,7 +350,7 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
         if key not in data.held_out:
             settings["data"][key] = [corpus_name(entry) + mixture_label(entry) for entry in data.corpora(key)]
             for_text["data"][key] = [corpus_name(entry) for entry in data.corpora(key)]
-    settings["data"].pop("tokenizer")
+    settings["data"].pop("tokenizer")  # a path; its content counts
     if tokenizer is not None:
         settings["data"]["tokenizer"] = tokenizer.fingerprint()
     for key in (*_SUBWORD_KEYS, "sampling_temperature"):
@@ -355,6 +358,7 @@ def _fingerprints(recipe: Recipe, corpora: _Corpora, tokenizer: Tokenizer | None
     if data.held_out and data.ineligible:
         for_text["data"]["tagged"] = data.ineligible
     sums = [[corpus.name, corpus.fingerprint] for corpus in (*corpora.train, *corpora.valid, *corpora.tests.values())]
+    # Versions count for the stage only: finished data stay valid when a package is updated.
     return fingerprint_of(FORMAT, settings, sums), fingerprint_of("text", TEXT_FORMAT, for_text, sums, versions())
 
 
@@ -420,6 +424,7 @@ class _Preparer:
     def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any]) -> None:
         """Note the entry of a corpus that has been read, for the manifest."""
         names, removed = (corpus.source.name, corpus.target.name), counts["carriage_returns_removed"].values()
+        # By name, as both sides may be columns of one file, about which one message is enough.
         for name, lines in {name: number for name, number in zip(names, removed, strict=True) if number}.items():
             log.info("%s: a carriage return was removed at the end of %s (CRLF text)", name, counted(lines, "line"))
         if role == "train" and not counts["pairs"]:
@@ -427,6 +432,7 @@ class _Preparer:
         files = [file.for_manifest() for file in corpus.files]
         entry = {"name": corpus.name, "role": role, **counts, "files": files, "sha256": corpus.fingerprint}
         self._described.append(entry)
+        # Validation and test sets are read before the training corpora.
         self._described.sort(key=lambda corpus: ("train", "valid", "test").index(corpus["role"]))
 
     def read_text(self, folder: Path) -> TrainingText:
@@ -436,6 +442,7 @@ class _Preparer:
             text, corpora, held_out = self._read_training_text(temporary, check_only=False)
             if not len(text):
                 num_held_out = sum(map(len, held_out.values()))
+                # - 1: a pair has to be left to train on.
                 raise DataError(_too_few(self._data, num_held_out - 1) if num_held_out else self.nothing_left())
             facts = {"findings": self.findings.state(), "corpora": corpora, "held_out": held_out}
             return facts, text.save()

@@ -39,6 +39,7 @@ _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 def default_workers() -> int:
     """Return the number of cores this process may use, by its affinity and its container's limit."""
+    # macOS has no CPU affinity.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share, period = _CPU_MAX.read_text(encoding="ascii").split() if _CPU_MAX.is_file() else ("max", "")
     return cores if share == "max" else min(cores, max(1, int(share) // int(period)))
@@ -199,6 +200,7 @@ def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], ar
         except (EOFError, ConnectionResetError):
             return
         try:
+            # Inside, so that an error of `make` is reported as one of the first task.
             work = work or make(*arguments)
             result = work(task)
         except Exception as error:

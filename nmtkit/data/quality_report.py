@@ -132,6 +132,7 @@ class Findings:
             index = max((n for n, (_, before) in enumerate(self.corpora) if before < line), default=0)
             name, before = self.corpora[index]
             found[line] = name, line - before
+            # Collected, as the lines of a generated corpus are found by reading all of it.
             if index in self.line_numbers:
                 of_pairs[index].add(line - before)
         for index, pairs in of_pairs.items():

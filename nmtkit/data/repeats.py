@@ -16,6 +16,7 @@ from nmtkit.text.normalization import normalize
 _KEY_BYTES = 8
 _KEYS_AT_ONCE = 2_000_000
 """Number of keys that are sorted at once, in about 100 MB of memory."""
+# Byte orders are stated, so that every machine chooses the same pairs; big-endian keys sort as their bytes do.
 _ROW = np.dtype([("pair", ">u8", 2), ("sides", "<u8", 2), ("number", "<i8"), ("begins", "<i8", 2), ("group", "<i4")])
 """A pair: keys of both sides together and of each, its number, where its lines begin, and the group that it may be held
 out for; -1: none."""
@@ -55,6 +56,7 @@ class KeyFile:
         for index in np.flatnonzero(eligible[: max(0, self._watched - begin)]).tolist():
             key = int(values[index])
             if key in self._seen:
+                # Only the first repeat is quoted, so the memory can be freed.
                 self._watched, self._seen = 0, set()
                 return int(index)
             self._seen.add(key)

@@ -203,6 +203,7 @@ class PairData:
             self._offsets.append(_map(folder / f"{side}.offsets.bin", "<i8", self._num_pairs + 1))
             if self._offsets[-1][0] != 0 or self._offsets[-1][-1] != count:
                 raise _damaged(folder / f"{side}.offsets.bin", f"does not belong to {side}.ids.bin")
+        # Plain arrays of the same bytes: slices of a memmap are memmaps again, which take longer to make.
         self.source_lengths, self.target_lengths = (
             np.asarray(_map(folder / f"{side}.lengths.bin", "<i8", self._num_pairs)) for side in SIDES
         )
@@ -269,6 +270,7 @@ def _parts(path: Path, description: Any) -> list[Part]:
         numbers = [description["pairs"], *(description["tokens"][side] for side in SIDES)]
         parts = [Part(**part) for part in description["corpora"]]
         is_whole = (
+            # type() and not isinstance(), for which True is a number.
             all(type(number) is int and number >= 0 for number in numbers)
             and all(description["types"][side] in _TYPES for side in SIDES)
             and all(type(part.weight) in (int, float) and 0 < part.weight < math.inf for part in parts)
@@ -286,7 +288,7 @@ def _map(path: Path, kind: str, count: int) -> npt.NDArray:
     size = path.stat().st_size if path.is_file() else None
     if size != expected:
         raise _damaged(path, "missing" if size is None else f"{size} bytes instead of {expected}")
-    if count == 0:
+    if count == 0:  # an empty file cannot be mapped
         return np.zeros(0, kind)
     return np.memmap(path, dtype=kind, mode="r", shape=(count,))
 

@@ -54,6 +54,7 @@ class _Block(NamedTuple):
 def is_drawn(folder: Path, draw: Draw) -> bool:
     """Return whether a folder holds the result of exactly this sampling."""
     path = folder / "draw.json"
+    # Earlier versions did not store max_source_tokens.
     return path.is_file() and {"max_source_tokens": None, **read_json(path, dict)} == asdict(draw)
 
 
@@ -82,6 +83,7 @@ def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int, parent: int
         with ShardWriter(temporary / "pairs", sizes, weights) as writer:
             for block, pairs in zip(blocks, in_order(BlockSampler, (data, draw), blocks, processes), strict=True):
                 writer.add(pairs, prepared.lines[block.first : block.stop].tolist(), block.corpus)
+                # A training that is killed cannot end this process, which then gets another parent.
                 if parent is not None and os.getppid() != parent:
                     raise NmtkitError("the training process that needs these subwords has ended")
         write_json(temporary / "draw.json", asdict(draw))
@@ -127,6 +129,7 @@ def _main() -> int:
         signal.signal(number, signal.SIG_IGN)  # a terminal's signals are for the training, which ends this process
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # removes what is half-written
     if hasattr(os, "nice"):
+        # The training comes first where both need a core.
         os.nice(10)
     values = json.loads(sys.argv[1])
     try:

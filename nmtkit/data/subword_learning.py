@@ -50,6 +50,7 @@ def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dic
     def sample() -> Iterator[tuple[str, str]]:
         everything = ((block.corpus, *pair) for block in text.blocks() for pair in block.pairs())
         for index, (corpus, _, source, target) in enumerate(everything):
+            # True for `pairs` evenly spaced indices.
             if index * pairs % total < pairs:
                 normalize_source, normalize_target = normalizations[corpus]
                 yield normalize_source(source), normalize_target(target)

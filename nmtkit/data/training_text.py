@@ -244,7 +244,9 @@ class TrainingTextReader:
                     findings.add_example(rule, raw.first + first, excerpt(source), excerpt(target))
             if block.rows is not None:
                 states = np.frombuffer(block.states, np.uint8)[block.rows["number"] - raw.first]
+                # Pairs that will be left out for their length are not held out.
                 groups = np.where(states & TOO_MANY_WORDS, -1, group)
+                # Called before the text is appended, so that the lines begin where the files end now.
                 self._pairs.add(block.rows, (files[0].tell(), files[1].tell()), groups)
             text.append(corpus, block, files)
             for side, reader in enumerate(readers):

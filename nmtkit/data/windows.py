@@ -51,6 +51,7 @@ class WindowData(PairData):
             line += part.pairs
             end = int(ends[line - 1]) if line else 0
             if offsets is None:
+                # end - 1: the last token has no token after it to predict.
                 first = np.arange(begin, end - 1, length)
                 last = np.minimum(first + length, end - 1)
             else:
