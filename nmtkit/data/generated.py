@@ -107,10 +107,10 @@ class Generation:
     def recorded(self) -> dict[str, Any] | None:
         """Return the record of the translations; None if there are none of this text, these models and settings."""
         try:
-            record = dict(read_json(self.record, _RECORD)) if self.record.is_file() else {}
+            record: dict[str, Any] = read_json(self.record, _RECORD)
         except DataError:
             return None
-        is_same = record.get("made_from") == self.made_from and self.path.is_file()
+        is_same = record["made_from"] == self.made_from and self.path.is_file()
         return record if is_same and record["sha256"] == sha256_of(self.path) else None
 
     def facts(self) -> dict[str, Any]:

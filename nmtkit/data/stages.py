@@ -32,10 +32,9 @@ def finished_stage(
     Args:
         make: function that fills a new folder, and returns the facts and the sha256 sums of large files in it.
     """
-    try:
-        stored = read_json(folder / _FACTS, dict) if (folder / _FACTS).is_file() else {}
-    except DataError:
-        stored = {}
+    stored: dict[str, Any] = {}
+    with contextlib.suppress(DataError):  # missing or damaged
+        stored = read_json(folder / _FACTS, dict)
     is_of_settings, files = stored.get("fingerprint") == fingerprint and "facts" in stored, stored.get("files")
     # Other files, such as .DS_Store, are no damage.
     if is_of_settings and isinstance(files, dict) and files.items() <= sha256_of_files(folder).items():
