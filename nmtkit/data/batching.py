@@ -161,10 +161,7 @@ def share_update(
         share = pairs[rank::num_processes]
         longest = row_lengths(source_lengths[share], target_lengths[share], is_joined=is_joined)
         cuts = cut_by_padded_tokens(
-            longest,
-            tokens_per_micro_batch,
-            padding_worth=padding_worth,
-            rows=None if rows is None else rows[share],
+            longest, tokens_per_micro_batch, padding_worth=padding_worth, rows=None if rows is None else rows[share]
         )
         shares.append([share[start:stop] for start, stop in cuts])
     return shares

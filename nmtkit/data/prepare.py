@@ -18,11 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from nmtkit.config.corpus_entries import (
-    GeneratedCorpus,
-    corpus_name,
-    mixture_label,
-)
+from nmtkit.config.corpus_entries import GeneratedCorpus, corpus_name, mixture_label
 from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.config.recipe import differences
 from nmtkit.config.schema import Recipe
