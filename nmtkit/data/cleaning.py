@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -229,11 +230,8 @@ class RawBlock:
 
     def readers(self, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:
         """Return readers of the text of both sides."""
-        source, target = (
-            LineReader(lines, name=name, errors=errors, lines_before=self.lines_before)
-            for lines, name in zip((self.source, self.target), self.names, strict=True)
-        )
-        return source, target
+        reader = partial(LineReader, errors=errors, lines_before=self.lines_before)
+        return reader(self.source, name=self.names[0]), reader(self.target, name=self.names[1])
 
 
 @dataclass
