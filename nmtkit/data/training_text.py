@@ -300,9 +300,8 @@ class TrainingTextReader:
         taken = PairFile.rows(pairs, without_moses(self._data.normalize), ([b""] * len(pairs), [b""] * len(pairs)))
         held_out = {}
         for key, total in self._data.held_out.items():
-            wanted = [
-                total // len(directions) + (number < total % len(directions)) for number in range(len(directions))
-            ]
+            share, num_larger = divmod(total, len(directions))
+            wanted = [share + (number < num_larger) for number in range(len(directions))]
             is_kept = (states & (SPOOLED | LEFT_OUT)) == SPOOLED
             found, sharing = self._pairs.hold_out(wanted, is_kept, taken, across=self._data.has_directions)
             for rows, number, direction in zip(found, wanted, directions, strict=True):
