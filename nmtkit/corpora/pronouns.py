@@ -35,10 +35,8 @@ PRONOUNS = {
 _COUPLES = dict(zip(SPLITS, (15_000, 150, 600), strict=True))
 _SEEDS = dict(zip(SPLITS, (11, 12, 13), strict=True))
 _MOST_COUPLES = 3  # of a document
-_THINGS: dict[str, list[Noun]] = {}  # by gender
-for _group in lexicon.GROUPS["goods"]:
-    for _noun in lexicon.NOUNS[_group]:
-        _THINGS.setdefault(_noun.gender, []).append(_noun)
+_GOODS = [noun for group in lexicon.GROUPS["goods"] for noun in lexicon.NOUNS[group]]
+_THINGS = {gender: [noun for noun in _GOODS if noun.gender == gender] for gender in "mfn"}
 _VERBS = {verb.english[0]: verb for verb in lexicon.VERBS}
 _ACTIONS = ("buy", "sell", "find", "look", "need")
 _TENSES = (PRESENT, PRESENT, PERFECT, "can", "must", "want", "should", "will")
