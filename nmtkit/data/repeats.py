@@ -155,10 +155,9 @@ class PairFile:
                 is_new[1:] = (candidates["pair"][1:] != candidates["pair"][:-1]).any(axis=1)
                 best[group] = candidates[is_new][:num_wanted]
         chosen = np.concatenate(best)
-        sharing = [np.zeros(0, np.int64)]
-        for rows in self._kept_rows(kept):
-            sharing.append(rows["number"][_shares_side(rows, chosen, across)])
-        return [rows[np.argsort(rows["number"])] for rows in best], np.concatenate(sharing)
+        sharing = [rows["number"][_shares_side(rows, chosen, across)] for rows in self._kept_rows(kept)]
+        in_order = [rows[np.argsort(rows["number"])] for rows in best]
+        return in_order, np.concatenate([np.zeros(0, np.int64), *sharing])
 
     def _kept_rows(self, kept: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray]:
         if self._path.exists():
