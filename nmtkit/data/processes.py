@@ -15,11 +15,10 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from nmtkit.console import log
-from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports
+from nmtkit.distributed.interpreter import STOP_SIGNALS, available_cores, same_imports
 from nmtkit.errors import NmtkitError
 
 Task = TypeVar("Task")
@@ -33,16 +32,6 @@ _OF_TERMINALS = set(STOP_SIGNALS) - {signal.SIGTERM}
 """Signals that a terminal sends to all processes, and that are for the one that started the others."""
 _RESULTS_HELD_PER_PROCESS = 4
 """Number of results per process that may wait for an earlier, slow task."""
-_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-"""Limit of a container: the microseconds of CPU time per period, and the microseconds of a period."""
-
-
-def default_workers() -> int:
-    """Return the number of cores this process may use, by its affinity and its container's limit."""
-    # macOS has no CPU affinity.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share, period = _CPU_MAX.read_text(encoding="ascii").split() if _CPU_MAX.is_file() else ("max", "")
-    return cores if share == "max" else min(cores, max(1, int(share) // int(period)))
 
 
 def in_order(
@@ -56,7 +45,7 @@ def in_order(
     Args:
         make: returns the function that does a task; called once in each process, with ``arguments``.
         num_workers: number of processes; 1: this process does the work, also if the system cannot start others. By
-            default the number of cores.
+            default the number of available cores.
 
     Raises:
         Exception: the exception of a task, or of the iterator of tasks, after the results of all tasks before it.
@@ -72,7 +61,7 @@ def in_order(
 
     remaining = until_failure()
     first = list(islice(remaining, TASKS_WORTH_PROCESSES))
-    num_processes = (num_workers or default_workers()) if len(first) == TASKS_WORTH_PROCESSES else 1
+    num_processes = (num_workers or available_cores()) if len(first) == TASKS_WORTH_PROCESSES else 1
     with ExitStack() as stack:
         processes = None
         if num_processes > 1:

@@ -17,11 +17,10 @@ from pydantic import ValidationError
 from nmtkit.config.recipe import changed_decoding
 from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
-from nmtkit.data.processes import default_workers
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.decoding.request import Batching, Segment, Translation, TranslationRequest
-from nmtkit.distributed.interpreter import collect_as_usual
+from nmtkit.distributed.interpreter import available_cores, collect_as_usual
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import positive, read_json
@@ -190,7 +189,7 @@ class CTranslate2Translator(Engine):
                 str(export.folder),
                 "cuda" if on_gpu else "cpu",
                 # One thread per batch: no thread waits, and the number of threads does not change results.
-                inter_threads=1 if on_gpu else threads or default_workers(),
+                inter_threads=1 if on_gpu else threads or available_cores(),
                 intra_threads=1,
             )
             if on_gpu:  # it looks for cuBLAS at the first product

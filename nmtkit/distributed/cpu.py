@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 
 from nmtkit.console import log
+from nmtkit.distributed.interpreter import available_cores
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h."""
@@ -23,9 +24,7 @@ _LOST_SHARE, _LOST_SECONDS = 0.2, 0.3
 
 def threads_each(processes: int) -> int:
     """Return the cores that this process may use, divided by the number of processes."""
-    # os.cpu_count() also counts cores that `taskset` or a batch system withholds from this process.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // max(1, processes))
+    return max(1, available_cores() // max(1, processes))
 
 
 def set_threads(threads: int | None, processes: int = 1) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.data import processes
-from nmtkit.data.processes import TASKS_WORTH_PROCESSES, default_workers, in_order
+from nmtkit.data.processes import TASKS_WORTH_PROCESSES, in_order
 from nmtkit.errors import DataError, NmtkitError
 
 
@@ -74,16 +73,6 @@ def test_a_process_that_is_gone_is_told_in_one_line(fatal: int, told: str) -> No
     with pytest.raises(NmtkitError, match=r"worker process \d of 2 has ended \(" + told) as caught:
         list(in_order(squares, (0,), [1, 2, 3, 4, fatal, 5, 6, 7], 2))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("stated", "share"), [("max 100000", 64), ("250000 100000", 2), ("50000 100000", 1)])
-def test_by_default_there_are_as_many_as_a_container_may_use(
-    stated: str, share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cpu.max").write_text(f"{stated}\n")
-    monkeypatch.setattr(processes, "_CPU_MAX", tmp_path / "cpu.max")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
-    assert default_workers() == share
 
 
 def script(folder: Path, call: str) -> tuple[list[str | Path], dict[str, str]]:
