@@ -11,6 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
@@ -77,7 +78,7 @@ class GptBpe(ListedPieces):
         super().__init__(pieces)
         self.merges = [(left, right) for left, right in merges]
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self._ids_of_words: dict[str, list[int]] = {}
+        self._ids_of_word = lru_cache(_CACHED_WORDS)(self._split_word)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "GptBpe":
@@ -102,13 +103,8 @@ class GptBpe(ListedPieces):
                 parts.append(f"{piece.removesuffix(_WORD_END)} " if piece.endswith(_WORD_END) else piece)
         return re.sub(" ?\n ?", "\n", "".join(parts)).removesuffix(" ")
 
-    def _ids_of_word(self, word: str) -> list[int]:
-        cache = self._ids_of_words
-        if word not in cache:
-            if len(cache) >= _CACHED_WORDS:
-                cache.clear()
-            cache[word] = [self.index.get(piece, UNK) for piece in self._merged(word)]
-        return cache[word]
+    def _split_word(self, word: str) -> list[int]:
+        return [self.index.get(piece, UNK) for piece in self._merged(word)]
 
     def _merged(self, word: str) -> list[str]:
         """Return the pieces of a word: of the pairs in it, the first one of lowest rank is joined until there is none.

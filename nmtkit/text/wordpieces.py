@@ -15,7 +15,8 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -228,7 +229,7 @@ class WordPieces(ListedPieces):
         first = self.num_special + len(self._bytes)
         self.index = {piece: index for index, piece in enumerate(pieces) if index >= first}
         self._longest = max((len(piece) for piece in self.index), default=1)
-        self._ids_of_words: dict[str, list[int]] = {}
+        self._ids_of_word = lru_cache(_CACHED_WORDS)(self._cut_word)
 
     @classmethod
     def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str] = ()) -> "WordPieces":
@@ -258,18 +259,10 @@ class WordPieces(ListedPieces):
 
     def encode(self, lines: list[str], threads: int | None = None) -> list[list[int]]:
         """Return the ids of lines; characters without a piece become bytes or the unknown id."""
-        return [self._ids_of_line(line) for line in lines]
+        return [list(chain.from_iterable(map(self._ids_of_word, line.split(" ")))) if line else [] for line in lines]
 
-    def _ids_of_line(self, line: str) -> list[int]:
-        cache = self._ids_of_words
-        ids: list[int] = []
-        for word in line.split(" ") if line else ():
-            if word not in cache:
-                if len(cache) >= _CACHED_WORDS:
-                    cache.clear()
-                cache[word] = [index for unit in units_of(word) for index in self._cut(unit)]
-            ids += cache[word]
-        return ids
+    def _cut_word(self, word: str) -> list[int]:
+        return [index for unit in units_of(word) for index in self._cut(unit)]
 
     def _cut(self, unit: str) -> list[int]:
         """Split a unit by longest match, from left to right."""
