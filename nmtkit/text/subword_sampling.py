@@ -9,6 +9,7 @@ Here all random numbers come from Python's generator, which is the same everywhe
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from random import Random
 
@@ -62,15 +63,11 @@ class BpeDropout:
     def __init__(self, index: dict[str, int], scores: Sequence[float], strength: float) -> None:
         self._index, self._scores, self._dropout = index, scores, strength
         self._joined: dict[tuple[str, str], float | None] = {}
-        self._plain: dict[str, tuple[list[list[str]], list[int], list[int]]] = {}
+        self._plain_merges = lru_cache(_CACHED_WORDS)(self._make_plain_merges)
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
-        if word not in self._plain:
-            if len(self._plain) >= _CACHED_WORDS:
-                self._plain.clear()
-            self._plain[word] = self._plain_merges(word)
-        states, positions, ids = self._plain[word]
+        states, positions, ids = self._plain_merges(word)
         stop, probability, step = uniform(), 1 - self._dropout, 0
         while step < len(positions) and stop < probability:
             probability *= 1 - self._dropout
@@ -83,7 +80,7 @@ class BpeDropout:
             left_out = -1
         return [self._index[symbol] for symbol in symbols]
 
-    def _plain_merges(self, word: str) -> tuple[list[list[str]], list[int], list[int]]:
+    def _make_plain_merges(self, word: str) -> tuple[list[list[str]], list[int], list[int]]:
         """Return the symbols before each merge of plain BPE, the positions of the merges, and the final ids."""
         states: list[list[str]] = []
         positions: list[int] = []
@@ -119,15 +116,11 @@ class UnigramSampling:
     def __init__(self, index: dict[str, int], scores: Sequence[float], strength: float) -> None:
         self._index, self._scores, self._exponent = index, scores, strength
         self._longest = max(map(len, index), default=1)
-        self._lattices: dict[str, list[tuple[list[float], list[tuple[int, int]]]]] = {}
+        self._lattice = lru_cache(_CACHED_WORDS)(self._make_lattice)
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
-        if word not in self._lattices:
-            if len(self._lattices) >= _CACHED_WORDS:
-                self._lattices.clear()
-            self._lattices[word] = self._lattice(word)
-        lattice = self._lattices[word]
+        lattice = self._lattice(word)
         ids: list[int] = []
         end = len(word)
         while end > 0:
@@ -136,7 +129,7 @@ class UnigramSampling:
             ids.append(number)
         return ids[::-1]
 
-    def _lattice(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
+    def _make_lattice(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
         """Return the pieces that end at each position: their cumulative weights, and begin and id of each piece."""
         # Logarithms of the sums over all paths to a position, as the sums would underflow for long words.
         totals = [0.0]
