@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +170,9 @@ def _loaded_spm(model: bytes) -> Any:
     """Return a model of sentencepiece; raise ValueError if the bytes are none."""
     import sentencepiece
 
-    try:
+    with suppress(RuntimeError):
         if model:  # no bytes would be an empty model
             return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError:
-        model = b""
     raise ValueError("not a model of sentencepiece")
 
 
