@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
@@ -142,8 +142,4 @@ def _spans(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
 
 def kept_spans(text: str, kinds: Sequence[Kind]) -> list[tuple[int, int, Kind]]:
     """Return begin, end and kind of the spans in a text that a translation should keep unchanged."""
-    found = []
-    for match in _spans(tuple(kinds)).finditer(text):
-        kind: Any = match.lastgroup
-        found.append((*match.span(), kind))
-    return found
+    return [(*match.span(), cast(Kind, match.lastgroup)) for match in _spans(tuple(kinds)).finditer(text)]
