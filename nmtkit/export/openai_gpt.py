@@ -235,9 +235,8 @@ def _read_tokenizer(folder: Path, language: str, vocab_size: int) -> tuple[Token
     return tokenizer, ids
 
 
-def _read_subwords(folder: Path) -> tuple[Path, dict[str, int], list[tuple[str, str]]]:
+def _read_subwords(folder: Path) -> tuple[Path, dict[str, int], list[tuple[str, ...]]]:
     """Return the file of the vocabulary, the id of each piece, and the merges."""
-    merges: list[tuple[str, ...]]
     for vocabulary_name, merges_name in (("vocab.json", "merges.txt"), ("encoder_bpe_40000.json", "vocab_40000.bpe")):
         path, merges_path = folder / vocabulary_name, folder / merges_name
         if path.is_file():
@@ -272,4 +271,4 @@ def _read_subwords(folder: Path) -> tuple[Path, dict[str, int], list[tuple[str, 
                 f"{merges_path}, {counted_as} {number}: {' '.join(merge)[:80]!r} is not two pieces that make up one, "
                 f"all of them in {path.name}"
             )
-    return path, vocabulary, [(left, right) for left, right in merges]
+    return path, vocabulary, merges
