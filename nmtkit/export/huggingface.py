@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig
@@ -146,11 +147,8 @@ def write_language_model(folder: Path, loaded: LoadedModel) -> None:
 
     Other tokenizers are written in nmtkit's format, into the folder tokenizer/, for `nmtkit import`.
     """
-    from safetensors import SafetensorError
     from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     config, rows = loaded.model.config, their_rows(loaded.tokenizer)
     model = OpenAIGPTLMHeadModel(
         OpenAIGPTConfig(
@@ -166,10 +164,7 @@ def write_language_model(folder: Path, loaded: LoadedModel) -> None:
         )
     )
     model.transformer.load_state_dict(their_weights_of_gpt(loaded.model.state_dict(), config, rows))
-    try:
-        model.save_pretrained(folder)
-    except SafetensorError as error:
-        raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
+    _save(model, folder)
     subwords = loaded.tokenizer.gpt_bpe
     if subwords is None:
         loaded.tokenizer.save(folder / "tokenizer")
@@ -216,10 +211,7 @@ def check_gpt_tokenizer(folder: Path, loaded: LoadedModel, lines: Sequence[str])
 def write(folder: Path, loaded: LoadedModel) -> None:
     """Write weights, configuration and tokenizer into ``folder``."""
     import transformers
-    from safetensors import SafetensorError
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     config, decoding = loaded.model.config, loaded.decoding
     if config.positions == "fairseq":
         kind = transformers.M2M100ForConditionalGeneration
@@ -267,14 +259,22 @@ def write(folder: Path, loaded: LoadedModel) -> None:
         **ids,
         bad_words_ids=[[theirs(index)] for index in (PAD, BOS, UNK)],
     )
-    try:
-        model.save_pretrained(folder)
-    except SafetensorError as error:
-        raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
+    _save(model, folder)
     if config.positions == "fairseq":
         _write_tokenizer_of_m2m100(folder, loaded.tokenizer)
     else:
         _write_tokenizer(folder, loaded)
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Write weights and configuration; raise ModelError if there is no room."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:
+        raise ModelError(f"{folder}: cannot be written ({error}); make room and run the same command again") from None
 
 
 def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
