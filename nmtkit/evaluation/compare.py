@@ -219,12 +219,9 @@ def _stored_scores(runs: Mapping[str, Run], tests: Sequence[str]) -> dict[str, d
         for metric in (metric for metric in first if all(metric in one for one in others) and metric not in per_token):
             baseline = first[metric]["score"]
             found[test][metric] = {
-                name: PairedResult(
-                    scores[metric]["score"], scores[metric]["score"] - baseline, None, None,
-                    scores[metric].get("signature", ""),
-                )
-                for name, scores in stored.items()
-            }  # fmt: skip
+                name: PairedResult(one["score"], one["score"] - baseline, None, None, one.get("signature", ""))
+                for name, one in ((name, scores[metric]) for name, scores in stored.items())
+            }
     return found
 
 
