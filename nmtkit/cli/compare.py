@@ -1,5 +1,6 @@
 """`nmtkit compare`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -51,4 +52,4 @@ def command(
     for table in comparison_tables(comparison):
         console.print_table(table.title, table.columns, table.rows, notes=table.notes)
     if json_file is not None:
-        write_json(json_file, comparison.as_json())
+        write_json(json_file, asdict(comparison))

@@ -5,7 +5,7 @@ models of decisions have no outputs to test: their scores are those of RUN/score
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,6 @@ class Comparison:
     costs: list[dict[str, Any] | None]
     changes: dict[str, dict[str, list[Change]]]
     left_out: list[str]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare_runs(
