@@ -16,7 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -50,16 +50,8 @@ def units_of(word: str) -> list[str]:
 
     The blank before the word belongs to its first unit: "it's" gives [" it", "'", "s"].
     """
-    units: list[str] = [" "]
-    last = None
-    for character in word:
-        kind = _kind(character)
-        if kind == last or last is None:
-            units[-1] += character
-        else:
-            units.append(character)
-        last = kind
-    return units
+    first, *others = ["".join(unit) for _, unit in groupby(word, _kind)] or [""]
+    return [f" {first}", *others]
 
 
 def count_units(lines: Iterable[str]) -> Counter[str]:
