@@ -56,9 +56,7 @@ def units_of(word: str) -> list[str]:
 
 def count_units(lines: Iterable[str]) -> Counter[str]:
     """Return the count of each unit in a text."""
-    words: Counter[str] = Counter()
-    for line in lines:
-        words.update(line.split(" "))
+    words = Counter(chain.from_iterable(line.split(" ") for line in lines))
     words.pop("", None)
     counts: Counter[str] = Counter()
     for word, count in words.items():
@@ -80,8 +78,8 @@ class WordPieceTrainer:
             for character in unit:
                 characters[character] += count
         del characters[" "], characters["\n"]
-        ranked = sorted(characters.items(), key=lambda item: (-item[1], item[0]))
-        self.pieces: list[str] = [" ", *(character for character, _ in ranked[:num_characters])]
+        ranked = sorted(characters, key=lambda character: (-characters[character], character))
+        self.pieces: list[str] = [" ", *ranked[:num_characters]]
         self.num_basic = len(self.pieces)
         self._index = {piece: index for index, piece in enumerate(self.pieces)}
         # All units in one array of piece numbers, with _END between units and for other characters, and their counts.
@@ -96,10 +94,7 @@ class WordPieceTrainer:
 
     def grow(self, size: int) -> None:
         """Join pieces until there are ``size`` pieces, or no pair is left."""
-        while len(self.pieces) < size:
-            best = self._best_pairs()
-            if not best:
-                return
+        while len(self.pieces) < size and (best := self._best_pairs()):
             joined: dict[int, int] = {}
             before = len(self.pieces)
             for left, right in best:
