@@ -64,13 +64,10 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
 
     config = loaded.model.config
     weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in loaded.model.state_dict().items()}
-    is_pre, activation = config.norm == "pre", specs.Activation[_ACTIVATIONS[config.activation]]
-    encoder = specs.TransformerEncoderSpec(
-        config.encoder_layers, config.num_heads, pre_norm=is_pre, activation=activation
-    )
-    decoder = specs.TransformerDecoderSpec(
-        config.decoder_layers, config.num_heads, pre_norm=is_pre, activation=activation
-    )
+    is_pre = config.norm == "pre"
+    options = {"pre_norm": is_pre, "activation": specs.Activation[_ACTIVATIONS[config.activation]]}
+    encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options)
+    decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options)
     encoder.scale_embeddings = decoder.scale_embeddings = config.embedding_scale
     spec = specs.TransformerSpec(encoder, decoder)
 
