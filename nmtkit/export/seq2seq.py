@@ -233,8 +233,8 @@ def _decoding(folder: Path, num_forced: int, suppressed: Sequence[int]) -> Decod
     path = folder / "generation_config.json"
     path = path if path.is_file() else folder / "config.json"
     counts = dict.fromkeys(("num_beams", "max_length", "max_new_tokens", "min_length", "no_repeat_ngram_size"), 0)
-    read_json(path, {**{f"{key}?": int for key in counts}, "length_penalty?": float | int, "bad_words_ids?": list})
-    search = counts | {key: value for key, value in read_json(path, dict).items() if value is not None}
+    shape = {**{f"{key}?": int for key in counts}, "length_penalty?": float | int, "bad_words_ids?": list}
+    search = counts | {key: value for key, value in read_json(path, shape).items() if value is not None}
     ignored = [key for key, off in _NEUTRAL.items() if search.get(key, off) != off]
     if any(words not in [[index] for index in suppressed] for words in search.get("bad_words_ids", [])):
         ignored.append("bad_words_ids")
