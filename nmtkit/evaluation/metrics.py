@@ -461,22 +461,24 @@ def plain_text(lines: list[str], text: str, language: str) -> list[str]:
 
 def left_out(*, target_language: str | None, text: str) -> dict[str, str]:
     """Return the metrics that cannot be computed on such text, each with the reason and what to do."""
+    scripts = scripts_of(target_language or "")
     wordless: tuple[str, ...] = ()
     if text == "plain" and is_unspaced(target_language or ""):
         wordless = ("bleu-tokenized", "bleu-tokenized-lc", "sacrebleu-intl")
         # TER splits Chinese and Japanese itself
-        wordless += () if "Han" in scripts_of(target_language or "") else ("ter",)
+        wordless += () if "Han" in scripts else ("ter",)
     reasons = {}
-    is_latin = scripts_of(target_language or "") in ((), ("Latin",))  # or unknown
+    is_latin = scripts in ((), ("Latin",))  # or unknown
     for name in METRICS + ON_REQUEST:
         form = _FORMS[name]
         if name in ROUGE_METRICS and not is_latin:
             reasons[name] = f"it reads ASCII letters and digits only, not the script of {target_language}: use chrf2"
-        if form == "compounds" and target_language is None:
-            reasons[name] = "it is defined for German only: state the target language (--target-language de)"
-        elif form == "compounds" and target_language is not None and moses.language_code(target_language) != "de":
-            other = "sacrebleu" if wordless else "bleu-tokenized"
-            reasons[name] = f"it is defined for German only, not for {target_language}: use {other}"
+        if form == "compounds":
+            if target_language is None:
+                reasons[name] = "it is defined for German only: state the target language (--target-language de)"
+            elif moses.language_code(target_language) != "de":
+                other = "sacrebleu" if wordless else "bleu-tokenized"
+                reasons[name] = f"it is defined for German only, not for {target_language}: use {other}"
         elif name in wordless:
             reasons[name] = f"it needs blanks between words, which {target_language} does not have: use sacrebleu"
         elif form == "tokens" and text == "plain" and target_language is None:
