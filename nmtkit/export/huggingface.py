@@ -100,14 +100,14 @@ def their_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, 
     """Return the weights with the names of transformers, in the order of its position table and of its ids."""
     order, converted = width_order(config), dict[str, Tensor]()
     for name, tensor in weights.items():
-        axis = width_axis(name)
+        axis, names = width_axis(name), [their_name(name)]
         permuted = tensor if axis is None else tensor.index_select(axis, order)
         if name == "output_bias":
             permuted = permuted[None]
-        if name == "embeddings.shared":
+        elif name == "embeddings.shared":
             permuted = permuted[[*_first_ids(config), *range(len(SPECIAL_PIECES), len(permuted))]]
-        for theirs in [f"{shared}.weight" for shared in SHARED] if name == "embeddings.shared" else [their_name(name)]:
-            converted[theirs] = permuted.clone()
+            names = [f"{shared}.weight" for shared in SHARED]
+        converted |= {theirs: permuted.clone() for theirs in names}
     return converted
 
 
