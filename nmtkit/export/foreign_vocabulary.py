@@ -86,8 +86,7 @@ def read_vocabulary(folder: Path, stated: dict[str, Any]) -> ForeignVocabulary:
 
 def _settings(folder: Path, name: str, shape: Any) -> dict[str, Any]:
     """Return the content of a file of settings, {} if there is none."""
-    found: dict[str, Any] = read_json(folder / name, shape) if (folder / name).is_file() else {}
-    return found
+    return read_json(folder / name, shape) if (folder / name).is_file() else {}
 
 
 def _entries(folder: Path, settings: dict[str, Any], *, is_m2m100: bool) -> tuple[Path, dict[int, str], dict[str, str]]:

@@ -56,8 +56,7 @@ def detokenize(lines: list[str], language: str, *, unescape: bool = True) -> lis
 
 def normalize_punctuation(line: str, language: str) -> str:
     """Unify quotes, dashes and blanks at punctuation, as ``normalize-punctuation.perl -l LANGUAGE`` does."""
-    normalized: str = _tool("MosesPunctNormalizer", language_code(language)).normalize(line)
-    return normalized
+    return _tool("MosesPunctNormalizer", language_code(language)).normalize(line)
 
 
 def replace_unicode_punctuation(line: str) -> str:
@@ -65,8 +64,7 @@ def replace_unicode_punctuation(line: str) -> str:
 
     Source: Moses, ``replace-unicode-punctuation.perl``; the low quote of German is not in its list.
     """
-    replaced: str = _tool("MosesPunctNormalizer", "en").replace_unicode_punct(line)
-    return replaced
+    return _tool("MosesPunctNormalizer", "en").replace_unicode_punct(line)
 
 
 @cache

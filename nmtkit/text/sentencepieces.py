@@ -179,11 +179,10 @@ def _loaded_spm(model: bytes) -> Any:
 def _spm_encode(processor: Any, lines: list[str], threads: int | None, kind: type) -> list[Any]:
     """Return the ids (``kind`` int) or pieces (str) of each line."""
     try:
-        rows: list[Any] = processor.encode(lines, out_type=kind, num_threads=threads or -1)
+        return processor.encode(lines, out_type=kind, num_threads=threads or -1)
     except TypeError:  # the error of sentencepiece for half of a surrogate pair
         bad = next(line for line in lines if line.encode(errors="replace") != line.encode(errors="surrogatepass"))
         raise DataError(f"{bad[:40]!r} is not valid UTF-8") from None
-    return rows
 
 
 def _reason(message: str) -> str:
