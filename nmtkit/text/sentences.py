@@ -49,9 +49,8 @@ def sentence_starts(text: str, language: str = "en") -> list[int]:
 
 def _is_abbreviated(word: str, first: str, language: str, *, is_cased: bool) -> bool:
     """Return whether a word before a period is an abbreviation; ``first``: first letter or digit of the next word."""
-    if word.isalpha() and len(word) == 1 and (word.isupper() or not is_cased):
-        return True
-    if _ACRONYM.fullmatch(word) and (word.isupper() or not is_cased):
+    is_initial = len(word) == 1 and word.isalpha()
+    if (is_initial or _ACRONYM.fullmatch(word)) and (word.isupper() or not is_cased):
         return True
     always, before_number = _abbreviations(language, is_cased)
     return word in always or (word in before_number and first.isdigit())
