@@ -25,6 +25,8 @@ on 8 P100 of 9.5 TFLOP/s.
 """
 _SHORTEST_UPDATE_SECONDS = 0.02
 """In shorter updates other things than matrix products are likely to take most of the time."""
+_PARTS = {"encoder": "flops_encoder", "decoder": "flops_decoder", "softmax (output embedding)": "flops_output"}
+"""Parts of a model, and the keys of their operations."""
 _METRIC_OF_PAIR = {("en", "de"): "bleu-compound-split", ("en", "fr"): "bleu-tokenized"}
 """The metric that is comparable to the paper's BLEU."""
 
@@ -64,14 +66,8 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         ["time", f"{duration(cost['seconds'])} {where}"],
         ["FLOPs, counted", f"{scientific(flops)} ({amount(cost['flops_per_second'])}FLOP/s)"],
     ]
-    for part, key in (
-        ("forward", "flops_forward"),
-        ("backward", "flops_backward"),
-        ("encoder", "flops_encoder"),
-        ("decoder", "flops_decoder"),
-        ("softmax (output embedding)", "flops_output"),
-        ("attention's products", "flops_attention"),
-    ):
+    passes = {"forward": "flops_forward", "backward": "flops_backward"}
+    for part, key in {**passes, **_PARTS, "attention's products": "flops_attention"}.items():
         rows.append([f"  {part}", f"{scientific(cost[key])} ({percent(cost[key], flops)})"])
     rows.append(["  additional, for padding", f"{scientific(padding)} (+{percent(padding, flops)})"])
     for name, share, rate in (
@@ -176,8 +172,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
     if (room := predicted["device_memory_bytes"]) is not None:
         of_memory += f" of {amount(room)}B" + (": it does not fit" if memory > room else "")
     per_update = predicted["seconds"] / predicted["updates"]
-    parts = (("encoder", "encoder"), ("decoder", "decoder"), ("softmax (output embedding)", "output"))
-    of_parts = [(part, predicted[f"flops_{key}"]) for part, key in parts]
+    of_parts = [(part, predicted[key]) for part, key in _PARTS.items()]
     rows = [
         ["updates", f"{predicted['updates']:,} ({predicted['limit']}{epochs})"],
         [predicted.get("unit", TARGET_TOKENS), f"{predicted['target_tokens']:,}"],
