@@ -49,14 +49,8 @@ def split_words(text: str) -> list[str]:
         bare = (character for character in decomposed if unicodedata.category(character) != "Mn")
         # Lower-cased one by one: a capital sigma at the end of a word becomes the same letter as elsewhere.
         lowered = "".join(character.lower() for character in bare)
-        for word in lowered.split():
-            begin = 0
-            for position, character in enumerate(word):
-                if _is_punctuation(character):
-                    words += [word[begin:position], character]
-                    begin = position + 1
-            words.append(word[begin:])
-    return [word for word in words if word]
+        words += "".join(f" {character} " if _is_punctuation(character) else character for character in lowered).split()
+    return words
 
 
 def _is_punctuation(character: str) -> bool:
