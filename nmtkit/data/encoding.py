@@ -202,7 +202,7 @@ class BlockEncoder:
         """
         counts = Counter[str]()
         sampled = min(self._num_pairs, ROUND_TRIP_LINES)
-        normalization, settings = self._tokenizer.normalization("target"), self._tokenizer.settings
+        normalization, settings = self._tokenizer.normalizations["target"], self._tokenizer.settings
         for position, (line, ids) in enumerate(zip(lines, rows, strict=True), start=num_before):
             # True at `sampled` evenly spaced positions, whatever the blocks are.
             if sampled and position * sampled % self._num_pairs < sampled:

@@ -72,6 +72,7 @@ class Tokenizer:
         languages: of source and target, see `in_direction`; "mul" for a side with several languages.
         text, task_name, label_type: as in [data] of the recipes of models with this tokenizer.
         context: number of sentences before a sentence that its sequence begins with.
+        normalizations: the normalisation of each side's lines.
         ends_lines: the end symbol ends each line of a text without a source, see `for_recipe`.
     """
 
@@ -89,12 +90,12 @@ class Tokenizer:
         self.label_type = str(settings.get("label_type") or "class")
         self.context = int(settings.get("context") or 0)
         self.ends_lines = settings.get("line_end") == SPECIAL_PIECES[EOS]
-        self._normalizations = {
+        self.normalizations = {
             side: Normalization(tuple(settings["normalize"]), language, self.ends_lines)
             for side, language in zip(SIDES, self.languages, strict=True)
         }
         if self.labels:
-            self._normalizations["target"] = Normalization(("blanks",), settings["target_language"])
+            self.normalizations["target"] = Normalization(("blanks",), settings["target_language"])
         source = self._side("source")
         self._tags = {tag: source.id_of(TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
         self._source_tags, self._target_tags, self._target_starts = (
@@ -378,14 +379,10 @@ class Tokenizer:
         """Return the number of entries of a side's vocabulary."""
         return len(self._side(side))
 
-    def normalization(self, side: Side) -> Normalization:
-        """Return the normalisation of a side's lines."""
-        return self._normalizations[side]
-
     def normalize(self, line: str, side: Side = "source") -> str:
         """Return the normalised text of a line; a tag at the beginning of a source is left unchanged."""
         tag, text = self.split_tag(line) if side == "source" else ("", line)
-        return f"{tag} {self._normalizations[side](text)}" if tag else self._normalizations[side](text)
+        return f"{tag} {self.normalizations[side](text)}" if tag else self.normalizations[side](text)
 
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
@@ -489,7 +486,7 @@ class Tokenizer:
 
     def translation(self, ids: Sequence[int]) -> str:
         """Return the restored text of a translation as one line, even if byte pieces encode line ends."""
-        return self._normalizations["target"].restore(self.decode(ids).replace("\n", " "))
+        return self.normalizations["target"].restore(self.decode(ids).replace("\n", " "))
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
         """Return the pieces of ids, for display."""

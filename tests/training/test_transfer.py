@@ -374,7 +374,7 @@ def test_moses_sees_the_end_of_each_line(project: Path) -> None:
     settings = {**Run(project / "lm").tokenizer().settings, "normalize": ["moses-tokenize"]}
     own = Tokenizer(settings, Run(project / "lm").tokenizer()._vocabularies)
     assert own.normalize(f"Ein Hund.{NEWLINE}", "target") == f"Ein Hund .{NEWLINE}"
-    assert own.normalization("target").restore(f"Ein Hund .{NEWLINE}") == f"Ein Hund.{NEWLINE}"
+    assert own.normalizations["target"].restore(f"Ein Hund .{NEWLINE}") == f"Ein Hund.{NEWLINE}"
 
 
 def test_such_a_language_model_scores_and_continues_text(project: Path) -> None:
