@@ -55,7 +55,7 @@ def read_examples(lines: LineReader) -> Iterator[Example]:
         name = f"{lines.name}, line {lines.num_lines}"
         try:
             fields = json.loads(line)
-            if "\\u" in line:
+            if "\\u" in line:  # an escape may be half of a surrogate pair, which cannot be written as UTF-8
                 json_line(fields).encode("utf-8")
         except UnicodeEncodeError:
             raise DataError(f"{name}: has half a pair of surrogates; write the whole character") from None
@@ -145,7 +145,8 @@ def _tf_idf(query: list[str], paragraphs: list[list[str]]) -> list[float]:
     weights = {}
     for word in dict.fromkeys(query):
         having = sum(word in of_paragraph for of_paragraph in counts)
-        weights[word] = math.log(len(counts) / max(1, having))
+        weights[word] = math.log(len(counts) / max(1, having))  # 0 paragraphs have a word that is in the query only
+    # fsum rounds only once, so the order of the words in the query changes no score.
     return [math.fsum(of_paragraph[word] * weight for word, weight in weights.items()) for of_paragraph in counts]
 
 
@@ -167,7 +168,7 @@ def _textrank(paragraphs: Sequence[set[str]]) -> list[float]:
     similarity = np.zeros((count, count))
     for indices in having.values():
         similarity[np.ix_(indices, indices)] += 1
-    np.fill_diagonal(similarity, 0)
+    np.fill_diagonal(similarity, 0)  # a paragraph has no edge to itself
     logarithms = np.log([max(1, len(words)) for words in paragraphs])
     for row, logarithm in zip(similarity, logarithms, strict=True):
         sums = logarithms + logarithm
@@ -195,6 +196,7 @@ def _sumbasic(paragraphs: Sequence[str]) -> Iterator[str]:
     words = [_words(sentence) for sentence in sentences]
     counts = Counter(word for of_sentence in words for word in of_sentence)
     probabilities = {word: count / counts.total() for word, count in counts.items()}
+    # The inner dicts are ordered sets: of equally good sentences, the first is taken.
     having: dict[str, dict[int, None]] = {word: {} for word in counts}
     for index, of_sentence in enumerate(words):
         for word in of_sentence:
@@ -211,4 +213,5 @@ def _sumbasic(paragraphs: Sequence[str]) -> Iterator[str]:
             del having[word][best]
             if not having[word]:
                 del having[word]
+    # Sentences without words have no mean probability.
     yield from (sentence for sentence, found in zip(sentences, words, strict=True) if not found)

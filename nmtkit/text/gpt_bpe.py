@@ -40,6 +40,7 @@ def split_words(text: str) -> list[str]:
     for number, line in enumerate(text.translate(_MARKS).split("\n")):
         if number:
             words.append("\n")
+        # As in BERT: tab and carriage return are blanks, though they are control characters, and U+FFFD is left out.
         kept = "".join(
             character
             for character in line
@@ -95,6 +96,7 @@ class GptBpe(ListedPieces):
                 parts.append("\u2047 ")
             elif index >= self.num_special:
                 parts.append(f"{piece.removesuffix(_WORD_END)} " if piece.endswith(_WORD_END) else piece)
+        # A line end is a word of its own, so the words before and after it leave blanks around it.
         return re.sub(" ?\n ?", "\n", "".join(parts)).removesuffix(" ")
 
     def _split_word(self, word: str) -> list[int]:
@@ -108,6 +110,7 @@ class GptBpe(ListedPieces):
         symbols = [*word[:-1], word[-1] + _WORD_END]
         before, after = list(range(-1, len(word) - 1)), list(range(1, len(word) + 1))
         ranks, end = self._ranks, len(word)
+        # Rank, then position: of equal pairs that overlap, such as in "aaa", the first is joined.
         pairs = [(ranks[pair], position) for position, pair in enumerate(pairwise(symbols)) if pair in ranks]
         heapify(pairs)
         while pairs:

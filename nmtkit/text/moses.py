@@ -77,6 +77,7 @@ def nonbreaking_prefixes(language: str) -> tuple[frozenset[str], frozenset[str]]
     from sacremoses.corpus import NonbreakingPrefixes
 
     code = language_code(language)
+    # Entries have the form "Dr" or "No #NUMERIC_ONLY#".
     words = [word.split() for word in NonbreakingPrefixes().words(_OF_ISO_639_3.get(code, code)) if word.strip()]
     always = frozenset(word for word, *mark in words if not mark)
     return always, frozenset(word for word, *mark in words if mark)

@@ -74,6 +74,7 @@ class Normalization:
         """Return a translation with the tokenisation of Moses undone, if it was applied."""
         if "moses-tokenize" not in self.steps:
             return text
+        # Not unescaped: `moses.tokenize` does not escape, so an entity was in the text.
         return self._convert(text, lambda text: moses.detokenize([text], self.language, unescape=False)[0])
 
     def expected(self, line: str) -> str:

@@ -11,7 +11,7 @@ _IRREGULAR = {
     "cannings": "canning", "canning": "canning", "howe": "howe", "proceed": "proceed", "exceed": "exceed",
     "succeed": "succeed",
 }  # fmt: skip
-_PLURALS = {"sses": "ss", "ies": "i", "ss": "ss", "s": ""}
+_PLURALS = {"sses": "ss", "ies": "i", "ss": "ss", "s": ""}  # "ss" keeps the last rule from words such as "caress"
 _DOUBLE_SUFFIXES = {
     "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al",
     "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al",
@@ -30,20 +30,23 @@ def stem(word: str) -> str:
     """Return the stem of a word in lower case."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
-    if len(word) <= 2:
+    if len(word) <= 2:  # not in the paper, but in Porter's own program
         return word
+    # nltk: "dies" becomes "die", not "di"; longer words follow the paper ("flies", "fli").
     word = word[:-1] if word.endswith("ies") and len(word) == 4 else _replaced(word, _PLURALS)
     word = _without_participle(word)
+    # nltk: y becomes i behind a consonant, unless that is the first letter: "fly" is "fli", and "enjoy" stays.
     if word.endswith("y") and len(word) > 2 and _form(word[:-1]).endswith("c"):
         word = word[:-1] + "i"
+    # nltk: -alli becomes -al before the other rules of step 2, which are applied to the result.
     if word.endswith("alli") and _measure(word[:-4]) > 0:
         word = word[:-2]
-    if word.endswith("logi"):
+    if word.endswith("logi"):  # nltk: the l counts as part of the stem, so that "geo" and "theo" are long enough
         word = word[:-1] if _measure(word[:-3]) > 0 else word
     else:
         word = _replaced(word, _DOUBLE_SUFFIXES, 1)
     word = _replaced(word, _ADJECTIVES, 1)
-    if word.endswith(("sion", "tion")):
+    if word.endswith(("sion", "tion")):  # step 4 removes -ion only behind s or t, which stay
         word = word[:-3] if _measure(word[:-3]) > 1 else word
     else:
         word = _replaced(word, _LAST_SUFFIXES, 2)
@@ -54,7 +57,7 @@ def stem(word: str) -> str:
 
 def _without_participle(word: str) -> str:
     """Remove -ed and -ing, and mend what is left of the verb: hopping becomes hop, filing file."""
-    if word.endswith("ied"):
+    if word.endswith("ied"):  # nltk: "died" becomes "die", and "spied" "spi"
         return word[:-1] if len(word) == 4 else word[:-2]
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
@@ -71,6 +74,7 @@ def _without_participle(word: str) -> str:
 
 def _replaced(word: str, suffixes: dict[str, str], least_measure: int = 0) -> str:
     """Replace the first suffix that the word has, if the measure of what stands before it is large enough."""
+    # No other suffix is tried if the measure is too small: -ement in "supplement" prevents the removal of -ent.
     suffix = next((suffix for suffix in suffixes if word.endswith(suffix)), "")
     before = word.removesuffix(suffix)
     return before + suffixes[suffix] if suffix and _measure(before) >= least_measure else word

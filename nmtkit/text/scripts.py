@@ -112,10 +112,10 @@ def scripts_of(language: str) -> tuple[str, ...]:
 def is_unspaced(language: str) -> bool:
     """Return True for a language without blanks between words."""
     names = scripts_of(language)
-    return bool(names) and set(names) <= set(UNSPACED)
+    return bool(names) and set(names) <= set(UNSPACED)  # all of them: Korean has Han, too
 
 
-@cache
+@cache  # so that the warning is shown once
 def bleu_tokenizer(language: str) -> str:
     """Return sacreBLEU's tokenizer for a language.
 
@@ -142,6 +142,7 @@ def is_unspaced_text(line: str, scripts: tuple[str, ...] = UNSPACED) -> bool:
 
 def join_sentences(sentences: Iterable[str]) -> str:
     """Return sentences as one text, with a blank after each but those in Chinese and Japanese."""
+    # Thai, for example, has no blanks between words, but between sentences.
     parts = (text if is_unspaced_text(text, ("Han", "Kana")) else f"{text} " for text in sentences if text)
     return "".join(parts).removesuffix(" ")
 
@@ -153,12 +154,14 @@ def words_and_signs(text: str) -> list[str]:
 
 @cache
 def _words() -> re.Pattern[str]:
+    # \w has neither combining accents nor the vowel signs of Indic scripts, which are parts of words.
     unspaced, signs = letters(UNSPACED).pattern, letters(tuple(_RANGES)).pattern
     return re.compile(rf"{unspaced}|(?:(?!{unspaced})(?:\w|[\u0300-\u036f]|{signs}))+|[^\w\s]")
 
 
 def known_languages() -> set[str]:
     """Return the language codes of this module and of Python's table of locales."""
+    # Locales such as "de_at" and "ast_es": codes of languages have two or three letters.
     return {*_SCRIPTS_OF, *(name[:3].rstrip("_.") for name in locale.locale_alias.values())}
 
 
@@ -173,6 +176,7 @@ class Script:
 
     def is_foreign(self, line: str) -> bool:
         """Return True if a line has more letters of other writing systems than of the language's own."""
+        # ASCII has letters of no other script, and isascii takes constant time.
         if (self._is_latin and line.isascii()) or not self.names:
             return False
         if self._foreign.search(line) is None:  # the usual case, much faster than counting
@@ -216,4 +220,5 @@ def _identifier() -> Any:
 
 @cache
 def letters(names: tuple[str, ...]) -> re.Pattern[str]:
+    # Without scripts, a pattern that matches nowhere, as brackets must not be empty.
     return re.compile(f"[{''.join(_RANGES[name] for name in names)}]" if names else r"(?!)")

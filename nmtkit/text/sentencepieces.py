@@ -76,6 +76,7 @@ class SentencePiece:
                 minloglevel=2,
             )
         except RuntimeError as error:
+            # GeneratorExit means that sentencepiece has stopped reading because of an error of its own.
             if stopped and not isinstance(stopped[0], GeneratorExit):
                 raise stopped[0] from None
             raise RecipeError(f"data.vocab_size = {data.vocab_size}: {_reason(str(error))}") from None
@@ -125,6 +126,7 @@ class ImportedPieces:
         self._ids = {entry: index for index, entry in enumerate(entries)}
         self.reserved = tuple(index for index, entry in enumerate(entries) if entry.startswith(TAG_SIGN))
         excluded = {*range(len(SPECIAL_PIECES)), *self.reserved}
+        # Text that looks like a special entry or a tag is unknown, so that it cannot act as one.
         self._of_text = {piece: index for piece, index in self._ids.items() if index not in excluded}
 
     @classmethod
@@ -145,6 +147,7 @@ class ImportedPieces:
 
     def decode(self, ids: list[int]) -> str:
         pieces = [self._entries[index] for index in ids]
+        # sentencepiece does not know the other entries, such as tags, and would write their names as text.
         text = self._processor.decode(
             [piece for piece in pieces if piece in self._of_text or piece == SPECIAL_PIECES[UNK]]
         )
@@ -179,7 +182,7 @@ def _loaded_spm(model: bytes) -> Any:
 def _spm_encode(processor: Any, lines: list[str], threads: int | None, kind: type) -> list[Any]:
     """Return the ids (``kind`` int) or pieces (str) of each line."""
     try:
-        return processor.encode(lines, out_type=kind, num_threads=threads or -1)
+        return processor.encode(lines, out_type=kind, num_threads=threads or -1)  # -1: all cores
     except TypeError:  # the error of sentencepiece for half of a surrogate pair
         bad = next(line for line in lines if line.encode(errors="replace") != line.encode(errors="surrogatepass"))
         raise DataError(f"{bad[:40]!r} is not valid UTF-8") from None

@@ -40,6 +40,7 @@ def sentence_starts(text: str, language: str = "en") -> list[int]:
         if is_cased and first[1].islower():
             continue
         if match[1] == ".":
+            # Within a bounded distance, so that a line without blanks takes linear time.
             before = _WORD_BEFORE.search(text, max(0, match.start() - _LONGEST_ABBREVIATION), match.start())
             if before and before[0] and _is_abbreviated(before[0], first[1], language, is_cased=is_cased):
                 continue

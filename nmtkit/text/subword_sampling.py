@@ -42,6 +42,7 @@ class SubwordSampler:
         word = ""
         for number in ids:
             piece = self._pieces[number]
+            # No piece crosses the beginning of a word, so words can be sampled one by one, and cached.
             if word and (piece is None or piece[0] == _WORD_BEGIN):
                 sampled += self._words.sample(word, uniform)
                 word = ""
@@ -68,12 +69,14 @@ class BpeDropout:
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
         states, positions, ids = self._plain_merges(word)
+        # The first k merges are all kept with probability (1 - dropout)^k.
         stop, probability, step = uniform(), 1 - self._dropout, 0
         while step < len(positions) and stop < probability:
             probability *= 1 - self._dropout
             step += 1
         if step == len(positions):
             return ids
+        # The best pair of this state is the first to be left out. From here on, pairs are left out one by one.
         symbols, left_out = list(states[step]), positions[step]
         while (position := self._best(symbols, left_out, uniform)) >= 0:
             symbols[position : position + 2] = [symbols[position] + symbols[position + 1]]
@@ -125,6 +128,7 @@ class UnigramSampling:
         end = len(word)
         while end > 0:
             sums, arcs = lattice[end]
+            # The product may be rounded up to the whole sum, behind which bisect_right finds no arc.
             end, number = arcs[min(bisect_right(sums, uniform() * sums[-1]), len(arcs) - 1)]
             ids.append(number)
         return ids[::-1]
@@ -141,7 +145,7 @@ class UnigramSampling:
                 if number is not None:
                     arcs.append((begin, number))
                     weights.append(totals[begin] + self._exponent * self._scores[number])
-            largest = max(weights)
+            largest = max(weights)  # subtracted, so that no exponential overflows
             sums = list(accumulate(math.exp(weight - largest) for weight in weights))
             totals.append(largest + math.log(sums[-1]))
             lattice.append((sums, arcs))

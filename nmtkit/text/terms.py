@@ -63,7 +63,8 @@ class Glossary:
             terms.append(self.terms[-1])
             folded = tuple(map(str.casefold, words))
             if source == source.lower():
-                self._any_case[folded] = terms
+                self._any_case[folded] = terms  # the same list, to which further translations are added
+            # By the first word: the time to search a text does not grow with the number of terms.
             sizes.setdefault(folded[0], set()).add(len(words))
         self._sizes = {word: sorted(found, reverse=True) for word, found in sizes.items()}
 
@@ -90,6 +91,7 @@ class Glossary:
 
     def found_in(self, text: str) -> list[list[Term]]:
         """Return the alternative translations of each term in a text, in order of their first occurrence."""
+        # By identity, as different terms may have equal translations.
         return list({id(terms): terms for _, _, terms in self._matches(_words(text))}.values())
 
     def joined(self, sentences: Sequence[str]) -> list[str]:
@@ -121,6 +123,7 @@ class Glossary:
 
 
 def _words(text: str) -> list[str]:
+    # Glossary and text may differ in whether an accent is a character of its own.
     return words_and_signs(unicodedata.normalize("NFC", text))
 
 
@@ -129,6 +132,7 @@ def _spans(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
     """Return a pattern of the spans of some kinds."""
     unspaced = letters(UNSPACED).pattern
     in_url = rf"(?:(?!{unspaced})[^\s<>\"\u201c-\u201f\u00ab\u00bb\u3000-\u303f\uff00-\uff65])"
+    # Lookbehinds, bounds and possessive quantifiers keep the search linear in the length of any text.
     patterns: dict[Kind, str] = {
         "tags": r"</?[A-Za-z][^<>]*>",
         # The punctuation after a URL is not part of it.

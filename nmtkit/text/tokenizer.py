@@ -95,6 +95,7 @@ class Tokenizer:
             for side, language in zip(SIDES, self.languages, strict=True)
         }
         if self.labels:
+            # Labels are read as `label_of` reads them, with single blanks, whatever is done to text.
             self.normalizations["target"] = Normalization(("blanks",), settings["target_language"])
         source = self._side("source")
         self._tags = {tag: source.id_of(TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
@@ -119,6 +120,7 @@ class Tokenizer:
                 return SegmentedPieces.learn(lines, data, tags)
             if data.has_fields:  # a document is longer than any line to learn from, but a paragraph is not
                 lines = (field for line in lines for field in re.split(f"(?<={FIELD_MARK}) ", line))
+            # sentencepiece skips longer lines itself; this way word-pieces are learned from the same lines.
             short = (line for line in lines if len(line.encode()) <= MAX_LEARNED_BYTES)
             return (WordPieces if data.subwords == "wordpiece" else SentencePiece).learn(short, data, tags)
 
@@ -134,7 +136,7 @@ class Tokenizer:
         vocabularies: dict[str, Vocabulary]
         if data.has_labels:
             fields = (field.strip(" ") for source, _ in pairs() for field in source.split(FIELD_MARK))
-            vocabularies = {"joint": learn(fields, ())}
+            vocabularies = {"joint": learn(fields, ())}  # `with_labels` adds the vocabulary of the target
         elif data.share_vocab:
             vocabularies = {"joint": learn((line for pair in pairs() for line in pair), _tags(special, "source"))}
         else:
@@ -154,6 +156,7 @@ class Tokenizer:
         }
         if data.task is not None:
             settings["task"] = data.task
+        # Keys of special entries are stored only if there are such entries, as every key changes the fingerprint.
         return cls({**settings, **special}, vocabularies)
 
     def with_labels(self, data: DataConfig, labels: Sequence[str]) -> "Tokenizer":
@@ -162,6 +165,7 @@ class Tokenizer:
         The vocabulary of the source is this one's with the entries ADDED at its end, that of the target the labels.
         """
         base = self._side("target" if self.task_name == LANGUAGE_MODEL else "source")
+        # If this is the tokenizer of another task of labels, without the entries that were added for it.
         base = base.base if isinstance(base, Extended) else base
         vocabularies: dict[str, Vocabulary] = {
             "source": Extended(base), "target": Labels([*SPECIAL_PIECES, *labels])
@@ -273,7 +277,7 @@ class Tokenizer:
                 raise ModelError(f"{path}: {error}") from None
         settings: dict[str, Any] = {
             "subwords": "imported",
-            "normalize": ["blanks"],
+            "normalize": ["blanks"],  # all other normalisation is in the model of sentencepiece
             "text": "plain",
             "segment_mark": "@@",
             "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
@@ -334,6 +338,7 @@ class Tokenizer:
         _check_language(
             "target", target, known, f"--to (target_language){f', not by {tag} in the text' if tag else ''}"
         )
+        # The vocabularies are shared, so a tokenizer for another direction is cheap.
         return self if languages == self.languages else Tokenizer(self.settings, self._vocabularies, languages)
 
     @property
@@ -372,6 +377,7 @@ class Tokenizer:
             return (PAD, BOS, UNK)
         if isinstance(vocabulary := self._side("target"), ImportedPieces):
             return (PAD, BOS, UNK, *vocabulary.reserved)
+        # With context on both sides, the decoder generates the separator itself.
         is_source_only = self.context_sides == ("source",)
         return (PAD, BOS, UNK, *sorted(self.tag_ids), *([self.separator_id("source")] if is_source_only else []))
 
@@ -399,6 +405,7 @@ class Tokenizer:
             by_language = zip((self._source_tags, self._target_tags), self.in_direction().languages, strict=True)
             begin = [codes[language] for codes, language in by_language if codes]
             if tag := self._their_tags.get(self.in_direction().languages[1]):
+                # The text may begin with the tag, as users of the original model write it: it must not be there twice.
                 lines = [line.removeprefix(tag).lstrip(" ") for line in lines]
         if side == "source" and self.labels:
             rows = [ids for ids, _, _ in self.sequences(lines, threads)]
@@ -411,6 +418,7 @@ class Tokenizer:
             rows = [[self._tags[tag], *ids] if tag else ids for (tag, _), ids in zip(split, rows, strict=True)]
         else:
             rows = self._side(side).encode(lines, threads)
+        # A line without text gets no tags either, so that it is recognised by having no ids.
         return [[*begin, *ids] if ids else [] for ids in rows] if begin else rows
 
     def sequences(self, lines: Sequence[str], threads: int | None = None) -> list[tuple[list[int], bool, int]]:
@@ -433,8 +441,10 @@ class Tokenizer:
         encoded = iter(self._side("source").encode([field for row in fields for field in row], threads))
         found = []
         for row in fields:
+            # All fields of all lines are encoded in one call, as sentencepiece distributes lines over threads.
             ids = [next(encoded) for _ in row]
             size = 1 if self.task_name == "label" else 2  # fields in a sequence
+            # <start>, and after each field <delimiter> or <extract>: 1 + size entries are no text.
             longest = (int(self.settings["sequence_length"]) - 1 - size) // size
             is_cut, num_subwords = any(len(field) > longest for field in ids), sum(map(len, ids))
             ids = [field[:longest] for field in ids]
@@ -518,6 +528,7 @@ class Tokenizer:
         at_end = {"none": ("open", "ends"), "gpt-bpe": ("ends", "open")}.get(settings["subwords"])
         found: list[Identity] = []
         for index, entry in enumerate(self.entries(side)):
+            # In pieces of sentencepiece, its sign stands for a blank, and STAND_IN for that sign in a text.
             text = entry.replace(BLANK_SIGN, " ").replace(STAND_IN, BLANK_SIGN)
             if index < len(SPECIAL_PIECES):
                 found.append(("special", entry))
@@ -541,12 +552,14 @@ class Tokenizer:
         Text that is known not to begin a word is split as in the middle of a word, other text as at its beginning.
         """
         lines = [f"{_BEFORE}{'' if role == 'inside' else ' '}{text}" for role, text in pieces]
+        # _BEFORE becomes <unk> or bytes. These ids are the first ones of each row, and are cut off.
         before, *rows = self._side(side).encode([_BEFORE, *lines], None)
         return [row[len(before) :] for row in rows]
 
     def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
         """Return for each id whether a word begins with it."""
         pieces = self.pieces(ids, side)
+        # Pieces of these two kinds mark the ends of words, so the piece before decides.
         if self.settings["subwords"] == "none":
             mark = self.settings["segment_mark"]
             return [not (mark and before.endswith(mark)) for before in ["", *pieces][:-1]]
@@ -586,6 +599,7 @@ class Tokenizer:
         except DataError as error:
             raise ModelError(str(error)) from None
         except (KeyError, AttributeError, TypeError, ValueError) as error:
+            # The other files have the right checksums, so the fault is in tokenizer.json.
             raise ModelError(f"{folder / 'tokenizer.json'}: damaged ({error!r})") from None
         return cls(settings, vocabularies)
 
@@ -626,7 +640,7 @@ class Tokenizer:
         if data.subwords == "none":
             keys.append("segment_mark")
         for key in keys:
-            if own[key] == "und":
+            if own[key] == "und":  # ISO 639-2: undetermined, as in models that were imported without a language
                 continue
             value = data.task_name if key == "task" else getattr(data, key)
             value = list(value) if key == "normalize" else value
@@ -660,6 +674,7 @@ class Tokenizer:
 
     def _sha256(self, settings: str) -> str:
         digest = hashlib.sha256(settings.encode())
+        # In a fixed order, whatever the order in which they were made or loaded.
         for side in sorted(self._vocabularies):
             digest.update(side.encode() + self._vocabularies[side].to_bytes())
         return digest.hexdigest()
@@ -691,6 +706,7 @@ def _tags(settings: Mapping[str, Any], side: str) -> tuple[str, ...]:
     if side == "target":
         return (SEPARATOR,) if settings.get("context_sides") == "both" else ()
     targets = (piece.removeprefix(TAG_SIGN) for piece in settings.get("target_tags", {}).values())
+    # This is the order of their ids, so prepared data and weights depend on it.
     return (*settings.get("source_prefixes", ()), *targets, *([SEPARATOR] if settings.get("context") else []))
 
 

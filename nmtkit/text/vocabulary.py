@@ -57,7 +57,7 @@ class ListedPieces:
         return self.pieces[index]
 
     def id_of(self, piece: str) -> int:
-        return self.pieces.index(piece)
+        return self.pieces.index(piece)  # `index` lacks special entries and tags
 
     def to_bytes(self) -> bytes:
         return "".join(f"{piece}\n" for piece in self.pieces).encode("utf-8")
@@ -79,7 +79,7 @@ class SegmentedPieces(ListedPieces):
                 f"data.vocab_size = {data.vocab_size}: special symbols and tags need {len(entries)} entries; "
                 "choose a larger size"
             )
-        for special in entries:
+        for special in entries:  # the text may contain them as words, but an entry must not occur twice
             counts.pop(special, None)
         ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
         return cls([*entries, *ranked[: data.vocab_size - len(entries)]], data.segment_mark, tags)
@@ -134,4 +134,5 @@ def label_of(line: str) -> str:
 
 def join_segments(line: str, mark: str) -> str:
     """Join pieces that end in ``mark`` with the next ones: "lo@@ w" becomes "low"."""
+    # The blank lets the last piece of the line lose its mark, too.
     return f"{line} ".replace(f"{mark} ", "").rstrip(" ") if mark else line

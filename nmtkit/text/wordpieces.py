@@ -77,7 +77,7 @@ class WordPieceTrainer:
         for unit, count in counts.items():
             for character in unit:
                 characters[character] += count
-        del characters[" "], characters["\n"]
+        del characters[" "], characters["\n"]  # the vocabulary is stored as one piece per line
         ranked = sorted(characters, key=lambda character: (-characters[character], character))
         self.pieces: list[str] = [" ", *ranked[:num_characters]]
         self.num_basic = len(self.pieces)
@@ -85,7 +85,7 @@ class WordPieceTrainer:
         # All units in one array of piece numbers, with _END between units and for other characters, and their counts.
         symbols: list[int] = []
         weights: list[int] = []
-        for unit in sorted(counts):
+        for unit in sorted(counts):  # so that the order of the lines changes nothing
             symbols.extend(self._index.get(character, _END) for character in unit)
             symbols.append(_END)
             weights.extend([counts[unit]] * (len(unit) + 1))
@@ -122,7 +122,10 @@ class WordPieceTrainer:
         single = _sums(symbols[is_piece], weights[is_piece], size)
         single[: len(self._finished)] += self._finished
         left, right = pairs // size, pairs % size
+        # Rounded, so that the last bits of equal gains do not decide which is first, but the text of the pieces.
         gains = np.round(likelihood_gain(joint, single[left], single[right], left == right, single.sum()), 6)
+        # 0.8 of a negative gain is larger than the gain itself. If the best gain is negative, only pairs with exactly
+        # this gain are joined.
         least = gains.max() * (JOINED_AT_ONCE if gains.max() > 0 else 1)
         good = np.flatnonzero(gains >= least)
         ranked = sorted(good.tolist(), key=lambda k: (-gains[k], self.pieces[left[k]], self.pieces[right[k]]))
@@ -142,6 +145,7 @@ class WordPieceTrainer:
         codes = np.array(sorted(joined), np.int64)
         results = np.array([joined[code] for code in codes.tolist()], np.int64)
         here = np.where((symbols[:-1] != _END) & (symbols[1:] != _END), symbols[:-1] * size + symbols[1:], -1)
+        # searchsorted gives len(codes) for a code above all others.
         nearest = np.minimum(np.searchsorted(codes, here), len(codes) - 1)
         is_joined = (codes[nearest] == here) & ~_second_of_doubles(symbols)
         symbols[:-1][is_joined] = results[nearest[is_joined]]
@@ -160,6 +164,7 @@ class WordPieceTrainer:
 
 def _sums(numbers: Array, weights: Counts, size: int) -> Counts:
     """Return the sum of the weights of each number below ``size``."""
+    # The sums are float64 already, but the type stubs of numpy declare integers.
     return np.bincount(numbers, weights, minlength=size).astype(np.float64)
 
 
@@ -192,6 +197,7 @@ def likelihood_gain(
     def change(count: Counts, less: Counts) -> Counts:
         """Return (c - n) log(c - n) - c log(c), without cancellation."""
         rest = count - less
+        # 0 log 0 is 0, its limit.
         return np.where(rest > 0, rest * np.log1p(-less / count), 0.0) - less * np.log(count)
 
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -263,7 +269,7 @@ class WordPieces(ListedPieces):
                     break
             else:
                 stop = start + 1
-                character = unit[start].encode("utf-8", errors="replace")
+                character = unit[start].encode("utf-8", errors="replace")  # half a surrogate pair has no bytes
                 ids += [self._bytes[byte] for byte in character] if self._bytes else [UNK]
             start = stop
         return ids
