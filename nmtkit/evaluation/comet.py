@@ -31,7 +31,7 @@ class Comet:
         """
         try:
             from comet import download_model, load_from_checkpoint
-        except ImportError as error:
+        except ImportError as error:  # also of a package that COMET needs in an older version, such as numpy
             is_missing = isinstance(error, ModuleNotFoundError) and error.name == "comet"
             fault = "is not installed" if is_missing else f"cannot be imported ({error})"
             raise DataError(f"COMET {fault}; run `pip install 'nmtkit[comet]'`, or score without --comet") from None

@@ -93,9 +93,10 @@ def compare_runs(
     tests, left_out = _common_tests(runs)
     data = next(iter(recipes.values())).data
     task = task_of(data)
-    compared = tests if task.has_text else []
+    compared = tests if task.has_text else []  # decisions have neither languages nor texts that could differ
     for name, recipe in recipes.items():
         own, other = ((each.command, each.own_metric) for each in (task, task_of(recipe.data)))
+        # A metric of the task's own is the same for all forms of its text, such as trees with and without tags.
         same_metrics = own == other and (task.own_metric is not None or recipe.data.text == data.text)
         if not same_metrics or any(
             data.of_test(test).target_language != recipe.data.of_test(test).target_language for test in compared
@@ -116,13 +117,14 @@ def compare_runs(
         scores, tests = _stored_scores(runs, tests), []
     for test in tests:
         of_test = data.of_test(test)
+        # That of the baseline for all runs: scores by different tokenizers cannot be compared.
         tokenizer = stored_bleu_tokenizer(run_dirs[0], of_test)
         sources, references = _same_test_set(runs, test)
         systems = {name: run.read_translated(test)[2] for name, run in runs.items()}
         scorer = Scorer([references], target_language=of_test.target_language, text=data.text, tokenizer=tokenizer)
         wanted = metrics or default_metrics(of_test)
         chosen = scorer.tested(wanted)
-        if not metrics:
+        if not metrics:  # scores of a task's own metric are not in METRICS
             chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]
         chosen = testable(method, chosen)
         scores[test] = {
@@ -173,6 +175,7 @@ def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
     for name, run in runs.items():
         task = task_of(run.recipe().data)
         if not _has_outputs(task):
+            # Without scores, settings and cost can still be compared.
             translated[name] = set(read_scores(run.scores)) if run.scores.is_file() else set()
             continue
         translated[name] = {test for test in run.test_sets() if run.translation(test).is_file()}
@@ -249,7 +252,7 @@ def _changes(
 def _cost(run: Run) -> dict[str, Any] | None:
     try:
         return training_cost(run.folder)
-    except ModelError:
+    except ModelError:  # no training states, as in a published run that has only cost.json
         return read_cost(run.cost) if run.cost.is_file() else None
 
 
@@ -274,7 +277,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
                 ]
             notes = [] if changes else ["None: all sentences score the same."]
             title = f"Sentences of {test} that changed most from {baseline} to {name}"
-            tables.append(Table(title, ["", ""], rows[:-1], notes))
+            tables.append(Table(title, ["", ""], rows[:-1], notes))  # without the blank row behind the last sentence
     return tables
 
 

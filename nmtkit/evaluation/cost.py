@@ -101,12 +101,14 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     data = state["recipe"]["data"]
     sources, targets = languages_of(data)
     tests = data.get("test") or []
+    # `test = N` is a number: that many pairs of the training text.
     named = [(test, stated_text(test, "corpus") or test) for test in (tests if isinstance(tests, list) else [])]
     flops, device_seconds, precision = state["flops"], state["device_seconds"], state["precision"]
     kind = device_of(state["device"])
     peak = kind.rates.get(precision) if kind is not None else None
     matmul = state["matmul_flops_per_second"]
     sustained, source = matmul, "measured: plain matrix products on this device, in the last session"
+    # The rates of the paper come first, so that the estimate can be compared with its Table 2.
     if kind is not None and kind.paper_sustained:
         sustained, source = kind.paper_sustained, "the paper, footnote 5"
     elif kind is not None and peak:
@@ -142,6 +144,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
         "flops_paper_estimate": device_seconds * sustained,
         "sustained_flops_per_second": sustained,
         "sustained_source": source,
+        # 0 where nothing was measured
         **{key: state.get(key) or None for key in ("gpu_joules", "gpu_seconds", "host_joules", "host_seconds")},
         "memory_bytes": max(memory, default=None),
         "prediction": read_json(run.prediction, _OF_PREDICTION) if run.prediction.is_file() else None,

@@ -86,6 +86,7 @@ def training_table(cost: Mapping[str, Any]) -> Table:
         watts = f"; {cost[f'{kind}_joules'] / cost[f'{kind}_seconds']:.0f} {how}" if _is_measured(cost, kind) else ""
         rows.append([name, energy(cost, kind) + watts])
     if cost.get("memory_bytes") is not None:
+        # On a CPU and on Apple's GPUs, tensors are in the memory of the process.
         kind = "resident, first process" if cost["device"] in ("cpu", "mps") else "per device"
         rows.append(["peak memory", f"{amount(cost['memory_bytes'])}B ({kind})"])
     notes = ["FLOPs of matrix products (a x b times b x c: 2abc) for real tokens; validation is not counted."]
@@ -117,6 +118,7 @@ def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -
     There is none where nothing is translated: for a text without a source, one language, or labels.
     """
     pair = (cost.get("source_language", "?"), cost.get("target_language", "?"))
+    # ISO 639-2: "und" (undetermined) is the source of a text without one, "zxx" (no linguistic content) is labels.
     if pair[0] in ("und", pair[1]) or pair[1] == "zxx":
         return []
     pairs = list(dict.fromkeys([("en", "de"), ("en", "fr"), pair]))
@@ -229,7 +231,7 @@ def _figure(value: float | int | None) -> str:
 
 def scientific(value: float | int) -> str:
     """Return a large number in two digits: 3.3e18."""
-    mantissa, exponent = f"{value:.1e}".split("e")
+    mantissa, exponent = f"{value:.1e}".split("e")  # Python writes 3.3e+18
     return f"{mantissa}e{int(exponent)}"
 
 

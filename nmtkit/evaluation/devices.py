@@ -74,6 +74,7 @@ def device_named(name: str) -> DeviceKind:
 @cache
 def processor_name() -> str | None:
     """Return the model of this machine's processor, such as "AMD EPYC 9B45"; None where the system has no name."""
+    # On Linux, platform.processor() is empty or only the architecture.
     listing = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*: *(.+)", listing.read_text("utf-8"), re.MULTILINE) if listing.is_file() else None
     return " ".join((found[1] if found else platform.processor()).split()) or None

@@ -114,7 +114,7 @@ class Evalb(TaskMetric):
         return [[one.gold, one.test, one.matched] for one in evaluate(gold, parses).sentences]
 
     def value(self, score: str, counts: Sequence[int | float]) -> float:
-        gold, test, matched = map(round, counts)
+        gold, test, matched = map(round, counts)  # sums of resampled sentences are float32
         return _value(score, Totals(gold=gold, test=test, matched=matched))
 
     def signature(self, gold: Sequence[str]) -> str:
@@ -168,7 +168,7 @@ def evaluate(gold: Sequence[str], test: Sequence[str]) -> Evaluation:
             other = _read(test_line, "the parses", number)
             remark = _remark(one, other)
         except DataError as error:
-            remark = str(error).partition("; ")[0]
+            remark = str(error).partition("; ")[0]  # without the advice
         if remark:
             remarks.append((number, remark))
             counts = Totals(sentences=1, skipped=1) if remark == NO_PARSE else Totals(sentences=1, errors=1)

@@ -69,6 +69,7 @@ class LabelMetric(_Metric):
         num_classes = len(counts) // 3
         gold, chosen = counts[:num_classes], counts[num_classes : 2 * num_classes + 1]
         right, lines = counts[2 * num_classes + 1 :], sum(gold)
+        # Below, zip leaves out the last number of `chosen`: labels that the reference lacks match no class.
         if score == "accuracy":
             return 100 * sum(right) / lines
         if score == "matthews":
@@ -77,6 +78,7 @@ class LabelMetric(_Metric):
             return 100 * covariance / math.sqrt(math.prod(variances)) if all(variances) else 0.0
         totals = [a + b for a, b in zip(gold, chosen, strict=False)]
         if score == "f1":
+            # The positive class is the last in sorted order: 1 of 0 and 1, as scikit-learn's pos_label.
             return 200 * right[-1] / totals[-1] if totals[-1] else 0.0
         of_classes = [200 * count / total for count, total in zip(right, totals, strict=True) if total]
         return sum(of_classes) / len(of_classes)
@@ -130,6 +132,7 @@ class NumberMetric(_Metric):
         variances = [lines * squares - total**2 for squares, total in ((xx, x), (yy, y))]
         if variances[0] <= _CONSTANT * lines * xx or variances[1] <= _CONSTANT * lines * yy:
             return 0.0
+        # By rounding, a perfect correlation may exceed 100.
         return min(100.0, max(-100.0, 100 * (lines * xy - x * y) / math.sqrt(math.prod(variances))))
 
     def line_scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> list[dict[str, float]]:
@@ -175,6 +178,7 @@ def _standard_scores(numbers: Sequence[float]) -> list[float]:
     """Return how many standard deviations each number is above the mean; zeros where all are equal."""
     largest = max(map(abs, numbers)) or 1.0
     scaled = [number / largest for number in numbers]  # so that no square overflows
+    # Not by the deviation: the mean of equal numbers may differ from them by rounding.
     if min(scaled) == max(scaled):
         return [0.0] * len(scaled)
     mean = math.fsum(scaled) / len(scaled)

@@ -37,7 +37,7 @@ from nmtkit.tasks.task import TaskMetric
 from nmtkit.text import moses
 from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported on first use, so that commands that score nothing start without them
     import numpy as np
     from sacrebleu.metrics.base import Metric, Signature
 
@@ -218,6 +218,7 @@ class Scorer:
             return own.line_scores(self.references[0], hypotheses)
         scores: list[dict[str, float]] = [{} for _ in hypotheses]
         for name in names:
+            # Not the metric of the whole text, whose scores BLEU's effective order would change.
             metric = _build(name, None, self._tokenizer, self._rouge, of_sentences=True)
             lines, references = self.in_form_of(name, hypotheses), self._of_references(_FORMS[name])
             for of_line, line, *line_references in zip(scores, lines, *references, strict=True):
@@ -314,11 +315,12 @@ class Scorer:
         for start in range(0, len(lines), LINES_AT_ONCE):
             part = slice(start, start + LINES_AT_ONCE)
             if len(lines) <= LINES_AT_ONCE:
+                # Kept for further systems, as it holds the counted n-grams of the references.
                 metric = self.metric(name)
             else:
                 references = [of_set[part] for of_set in self._of_references(_FORMS[name])]
                 metric = _build(name, references, self._tokenizer, self._rouge)
-            statistics += metric._extract_corpus_statistics(lines[part], None)
+            statistics += metric._extract_corpus_statistics(lines[part], None)  # None: the references of the metric
         result = metric._aggregate_and_compute(statistics)
         interval = _interval(metric, statistics, resamples) if resamples > 1 else None
         details = ""
@@ -371,6 +373,7 @@ def _interval(metric: "Metric", statistics: Sequence[Any], resamples: int) -> In
     # Not by that call, which fails where the scores of resamples are partly numpy's numbers and partly Python's, as
     # they are when some resamples have not one match (sacreBLEU 2.6).
     (found,) = resampled(metric, [statistics], resamples)
+    # Scores of a single type stay as they are, since statistics.mean rounds the mean to this type, as in sacreBLEU.
     if len({type(each.score) for each in found}) > 1:
         for each in found:
             each.score = float(each.score)
@@ -384,7 +387,8 @@ def resampled(metric: "Metric", systems: Sequence[Sequence[Any]], resamples: int
     Args:
         systems: the counts of each line, for each system.
     """
-    # One resample at a time: sacreBLEU itself holds the counts of all in memory.
+    # One resample at a time: sacreBLEU itself holds the counts of all in memory. As there, counts are float32.
+    # Its single call of `choice` for all resamples gives the same lines as one call for each.
     import numpy as np
 
     generator, tables = random_generator(), [np.array(statistics, dtype="float32") for statistics in systems]
@@ -559,7 +563,7 @@ def _require_known(metric: str) -> None:
     if (own := _task_metric_with(metric)) is not None:
         raise DataError(f"{metric} is one of the scores of {own.name}: ask for it with --metric {own.name}")
     if metric not in known:
-        nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]
+        nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]  # with 0.0 there is one
         raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(known)}")
 
 
@@ -571,6 +575,7 @@ def _processing(form: _Form, text: str, target_language: str | None) -> tuple[Ca
         return [moses.split_compounds(line) for line in lines]
 
     def tokenize_and_split(lines: list[str]) -> list[str]:
+        # In the order of get_ende_bleu.sh.
         return split(moses.tokenize([moses.replace_unicode_punctuation(line) for line in lines], language))
 
     match form, text:
@@ -617,7 +622,7 @@ def _build(
             tokenize = tokenizer
         case "sacrebleu-intl":
             tokenize = "intl"
-        case _:
+        case _:  # the forms "tokens" and "compounds" are split into words
             tokenize = "none"
     try:
         # force: only silences the remark on text that looks tokenised, it changes no score

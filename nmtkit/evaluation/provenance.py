@@ -55,6 +55,7 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
     found += [
         f"translated with {key} = {made_with[key]}, but the recipe says {value}"
         for key, value in wanted.items()
+        # average_last is no setting of the search; `_doubt_of_model` compares it with the model.
         if key != "average_last" and made_with.get(key, value) != value
     ]
     options, data = known.get("options") or {}, recipe.data.of_test(name)
@@ -71,6 +72,7 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         for key, plain in _AS_BY_RUN.items()
         if given.get(key, plain) != plain
     ]
+    # A record of an older version may lack keys, and one of a newer version may have others.
     search = DecodingConfig.model_validate(
         {key: made_with[key] for key in DecodingConfig.model_fields if key in made_with}
     )
@@ -85,9 +87,11 @@ def _doubt_of_model(run: Run, sha256: str, wanted: DecodingConfig) -> str | None
     if is_model_folder(run.averaged) and _sum_of(run.averaged) == sha256:
         names = [one["checkpoint"] for one in read_provenance(run.averaged).get("average_of") or []]
         checkpoints = [folder.name for folder in run.checkpoints()]
+        # The run may have fewer checkpoints than average_last; then all of them have to be in the average.
         has_all = len(names) < wanted.average_last and set(checkpoints) <= set(names)
         if len(names) != wanted.average_last and not has_all:
             return f"made by an average of {counted(len(names), 'checkpoint')}, {last}"
+        # Names have leading zeros, so they sort by step.
         left_out = [name for name in checkpoints if name > min(names) and name not in names]
         return f"made by an average without {left_out[-1]}, {last}" if left_out else None
     made_by = next((folder.name for folder in run.checkpoints() if _sum_of(folder) == sha256), None)

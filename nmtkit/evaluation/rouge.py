@@ -38,6 +38,7 @@ class Rouge:
         if metric == "rougeL":
             return _f1(len(_lcs(*words)), *map(len, words))
         order = int(metric[-1])
+        # The n-grams of a text: it is zipped with itself, shifted by 1 to n - 1; the shortest copy ends them.
         one, other = (Counter(zip(*(text[n:] for n in range(order)), strict=False)) for text in words)
         return _f1((one & other).total(), one.total(), other.total())
 
@@ -55,6 +56,7 @@ class Rouge:
 
     def _sentences(self, text: str) -> list[list[str]]:
         """Return the words of each sentence: ASCII letters and digits in lower case."""
+        # As rouge-score and ROUGE-1.5.5 split text: all other characters, accented letters too, separate words.
         sentences = [re.findall("[a-z0-9]+", sentence.lower()) for sentence in text.split(self.separator)]
         if self.stemmer:
             return [[porter.stem(w) if len(w) > _LONGEST_UNSTEMMED else w for w in words] for words in sentences]
@@ -84,6 +86,7 @@ def _lcs(reference: Sequence[str], hypothesis: Sequence[str]) -> set[int]:
     columns = []
     for word in hypothesis:
         matches = column & positions.get(word, 0)
+        # Hyyrö: V = (V + (V & M)) | (V & ~M). Python's integers do not wrap, so the carry of the sum is cut off.
         column = ((column + matches) | (column - matches)) & every
         columns.append(column)
     found = set()
@@ -92,6 +95,7 @@ def _lcs(reference: Sequence[str], hypothesis: Sequence[str]) -> set[int]:
         if reference[i - 1] == hypothesis[j - 1]:
             i, j = i - 1, j - 1
             found.add(i)
+        # The LCS is as long without word i. If it is as long without word j, too, rouge-score goes on without i.
         elif columns[j - 1] >> (i - 1) & 1:
             i -= 1
         else:

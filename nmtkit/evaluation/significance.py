@@ -76,6 +76,7 @@ def mcnemar(reference: Sequence[str], baseline: Sequence[str], system: Sequence[
     lines = [tuple(map(str.strip, line)) for line in zip(reference, baseline, system, strict=True)]
     losses = sum(before == gold != after for gold, before, after in lines)
     wins = sum(after == gold != before for gold, before, after in lines)
+    # C(n, k + 1) = C(n, k) (n - k) / (k + 1), which is always whole. math.comb would start anew for each k.
     combinations, total = 1, 0
     for count in range(min(losses, wins) + 1):
         total += combinations
@@ -114,6 +115,7 @@ def paired_test(
     seed = check_seed()
     if len(systems) < 2:
         raise DataError("a paired test compares two systems or more: give another --hypothesis")
+    # A score of a task's own metric, such as accuracy, is computed with that metric.
     of_metric = next((name for name, own in TASK_METRICS.items() if metric in own.tested), metric)
     if metric not in scorer.tested([of_metric]):
         raise DataError(f"{metric} is not defined for this reference, see the metric {of_metric}")
@@ -155,6 +157,7 @@ def _bootstrap(
     found = [np.array([each.score for each in of_system]) for of_system in resampled(metric, statistics, resamples)]
     p_values = []
     for score, of_system in zip(scores[1:], found[1:], strict=True):
+        # As in sacreBLEU: minus their mean, the differences are as if both systems were equally good.
         differences, observed = np.abs(of_system - found[0]), abs(scores[0] - score)
         larger = int(np.sum(differences - differences.mean() > observed))
         # sacreBLEU gives the smallest p-value to outputs that are the same to the metric, as no resample differs
@@ -166,16 +169,20 @@ def _randomization(metric: "Metric", statistics: Sequence[Any], scores: Sequence
     """Return p of each system but the first."""
     import numpy as np
 
+    # float64: sums of counts are exact up to 2^53.
     generator, tables = random_generator(), [np.array(of_system, dtype="float64") for of_system in statistics]
     as_large = [0] * len(tables)
     for done in range(0, shuffles, _SHUFFLES_AT_ONCE):
         num_rows = min(_SHUFFLES_AT_ONCE, shuffles - done)
         is_swapped = generator.integers(2, size=(num_rows, len(tables[0])), dtype=bool)
+        # The same swaps for all systems, as sacreBLEU starts from the seed for each of them.
         for index, table in enumerate(tables[1:], start=1):
+            # By a swap, one system gains the counts that the other loses.
             moved = is_swapped @ (tables[0] - table)
             for pair in zip(table.sum(0) + moved, tables[0].sum(0) - moved, strict=True):
                 one, other = (metric._compute_score_from_stats(counts).score for counts in pair)
                 as_large[index] += bool(abs(one - other) > abs(scores[0] - scores[index]) - _ROUNDING)
+    # The outcome that was observed is one of the possible ones, so p is never 0.
     return [(count + 1) / (shuffles + 1) for count in as_large[1:]]
 
 
