@@ -71,6 +71,7 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
     encoder.scale_embeddings = decoder.scale_embeddings = config.embedding_scale
     spec = specs.TransformerSpec(encoder, decoder)
 
+    # Which of these matrices a model has depends on share_embeddings.
     shared = weights.get("embeddings.shared")
     encoder.embeddings[0].weight = weights.get("embeddings.source", shared)
     decoder.embeddings.weight = target = weights.get("embeddings.target", shared)
@@ -94,7 +95,9 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
         SPECIAL_PIECES[index] for index in (UNK, BOS, EOS)
     )
     spec.config.decoder_start_token = SPECIAL_PIECES[EOS if config.decoder_start == "eos" else BOS]
+    # CTranslate2 appends the end symbol, with which nmtkit's sources end.
     spec.config.add_source_eos = True
+    # It is the same in all layers.
     spec.config.layer_norm_epsilon = next(
         module.eps for module in loaded.model.modules() if isinstance(module, torch.nn.LayerNorm)
     )
@@ -115,7 +118,7 @@ def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
 def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
     """Set the weights of a layer of the encoder or decoder."""
     attention = [("self_attention", layer.self_attention)]
-    if hasattr(layer, "attention"):
+    if hasattr(layer, "attention"):  # only decoder layers attend to the source
         attention.append(("source_attention", layer.attention))
     for number, (kind, spec) in enumerate(attention):
         _set_attention(spec, weights, f"{name}.{kind}", config)
@@ -138,6 +141,7 @@ def _set_attention(spec: Any, weights: dict[str, Array], name: str, config: Mode
         _set_linear(linear, *(np.concatenate(arrays) for arrays in zip(*group, strict=True)))
     weight, bias = _linear(weights, f"{name}.output")
     _set_linear(outer, np.ascontiguousarray(_pad_heads(weight.T, config.num_heads, width).T), bias)
+    # By default, CTranslate2 would scale by the padded width.
     spec.queries_scale = float(config.key_width**-0.5)
 
 

@@ -87,6 +87,7 @@ def export(
     name = to if quantization == "float32" else f"{to}-{quantization}"
     folder = output if output is not None else path / "export" / name
     _check_output(folder)
+    # Candidates for the run folder: RUN/averaged is one level below it, RUN/checkpoints/step-* two.
     runs = (path, *model_folder.resolve().parents[:2])
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -107,6 +108,7 @@ def export(
         return folder, manifest
     sample = take_sample(loaded, runs, sample_file)
     log.info("translating %s of %s with nmtkit, for comparison", counted(len(sample.lines), "line"), sample.origin)
+    # Greedy search always, as only its translations have to be identical.
     ours = {
         beam: search(loaded, sample, loaded.decoding.model_copy(update={"beam": beam, **_PLAIN}))
         for beam in sorted({1, loaded.decoding.beam})
@@ -126,6 +128,7 @@ def export(
 def _finish(folder: Path, manifest: dict[str, Any], readme: str) -> None:
     """Write README.md and manifest.json, the last files of an export."""
     (folder / "README.md").write_text(readme, encoding="utf-8")
+    # Some libraries make files that only their owner can read.
     for file in (path for path in folder.rglob("*") if path.is_file()):
         follow_umask(file)
     manifest["files"] = sha256_of_files(folder)
@@ -141,7 +144,7 @@ def _check_output(folder: Path) -> None:
     try:
         manifest = read_json(folder / "manifest.json", {"to": str, "files": {str: str}})
         exported = {"manifest.json", *manifest["files"]}
-    except DataError:
+    except DataError:  # then no file is known to be part of an export
         exported = set()
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     if other := next((name for name in files if name not in exported), None):
@@ -158,7 +161,7 @@ def _write_ctranslate2(
     parity: dict[str, Any] = {}
     for kind in dict.fromkeys(("float32", manifest["quantization"])):
         log.info("converting to %s for CTranslate2 and translating the same lines with it", kind)
-        if any(folder.iterdir()):
+        if any(folder.iterdir()):  # the float32 model, which has passed the check
             shutil.rmtree(folder)
             folder.mkdir()
         ctranslate2.write(folder, loaded, kind)
@@ -167,6 +170,7 @@ def _write_ctranslate2(
         suffix = "" if kind == "float32" else f"_{kind}"
         for beam in ours:
             engine = ctranslate2_engine.CTranslate2Translator.load(written, {"beam": beam, **_PLAIN}, "cpu")
+            # In the direction of the check, while a saved tokenizer has no direction.
             engine.tokenizer = loaded.tokenizer
             theirs = engine.search(sample.sources, Batching())
             if beam > 1:

@@ -104,9 +104,11 @@ def _entries(folder: Path, settings: dict[str, Any], *, is_m2m100: bool) -> tupl
         codes = {code: f"__{code}__" for code in known}
         return path, by_id | dict(enumerate(codes.values(), len(by_id))), codes
     path = folder / "sentencepiece.bpe.model"
+    # sentencepiece begins with <unk>, <s> and </s>; fairseq has four entries in their place.
     by_id = dict(enumerate(["<s>", "<pad>", "</s>", "<unk>", *sentencepiece_entries(path)[3:]]))
     shape = {"added_tokens": [{"id": int, "content": str}]}
     if added := _settings(folder, "tokenizer.json", shape):
+        # The list also has special entries from the beginning of the vocabulary.
         by_id |= {entry["id"]: entry["content"] for entry in added["added_tokens"] if entry["id"] >= len(by_id)}
     else:
         listed = _settings(folder, "special_tokens_map.json", {"additional_special_tokens?": [str | dict]})

@@ -103,7 +103,7 @@ def their_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, 
         axis, names = width_axis(name), [their_name(name)]
         permuted = tensor if axis is None else tensor.index_select(axis, order)
         if name == "output_bias":
-            permuted = permuted[None]
+            permuted = permuted[None]  # [1, vocab] in transformers
         elif name == "embeddings.shared":
             permuted = permuted[[*_first_ids(config), *range(len(SPECIAL_PIECES), len(permuted))]]
             names = [f"{shared}.weight" for shared in SHARED]
@@ -187,6 +187,7 @@ def largest_difference(folder: Path, loaded: LoadedModel, sequences: Sequence[li
     from transformers import AutoModelForCausalLM
 
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, local_files_only=True).eval()
+    # A copy, as double() changes a model in place.
     ours, rows = copy.deepcopy(loaded.model).double(), their_rows(loaded.tokenizer)
     their_ids = dict(zip(rows, range(len(rows)), strict=True))
     largest = 0.0
@@ -240,15 +241,18 @@ def write(folder: Path, loaded: LoadedModel) -> None:
             attention_dropout=config.attention_dropout,
             activation_dropout=config.ffn_dropout,
             scale_embedding=config.embedding_scale,
+            # + 1 for the end symbol of a source, or the begin symbol of a translation
             max_position_embeddings=max(MAX_SOURCE_TOKENS, longest_translation(decoding, MAX_SOURCE_TOKENS)) + 1,
             **ids,
         )
     )
+    # Not strict: tables of positions are computed by the class, and an output bias is zero without being loaded.
     result = model.load_state_dict(their_weights(loaded.model.state_dict(), config), strict=False)
     absent = [name for name in result.missing_keys if "embed_positions" not in name and name != "final_logits_bias"]
     assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
     # transformers refuses to save a length penalty without a beam.
     penalty = {"length_penalty": 0.0 if decoding.length_penalty == "none" else decoding.alpha}
+    # Lengths of transformers include the begin symbol and the language, and max_length the end symbol as well.
     shortest = decoding.min_length + 1 + len(start) if decoding.min_length else 0
     model.generation_config = transformers.GenerationConfig(
         num_beams=decoding.beam,
@@ -257,6 +261,7 @@ def write(folder: Path, loaded: LoadedModel) -> None:
         min_length=shortest,
         no_repeat_ngram_size=decoding.no_repeat_ngram,
         **ids,
+        # nmtkit's search suppresses these.
         bad_words_ids=[[theirs(index)] for index in (PAD, BOS, UNK)],
     )
     _save(model, folder)
@@ -286,6 +291,7 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
         (folder / f"{side}.spm").write_bytes(tokenizer.sentencepiece_model(side))
     is_imported = tokenizer.settings["subwords"] == "imported"
     pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+    # Tags of an imported model are written without TAG_SIGN, as in its own files.
     pieces = pieces if is_imported else tokenizer.entries("target")
     write_json(folder / "vocab.json", {piece: index for index, piece in enumerate(pieces)})
     MarianTokenizer(
@@ -298,7 +304,7 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
         eos_token=SPECIAL_PIECES[EOS],
         pad_token=SPECIAL_PIECES[PAD],
         model_max_length=MAX_SOURCE_TOKENS + 1,
-        clean_up_tokenization_spaces=False,
+        clean_up_tokenization_spaces=False,  # True would remove blanks before punctuation
     ).save_pretrained(str(folder))
 
 
@@ -310,6 +316,7 @@ def _write_tokenizer_of_m2m100(folder: Path, tokenizer: Tokenizer) -> None:
     config: dict[str, Any] = {f"{name}_token": piece for name, piece in zip(_NAMES, SPECIAL_PIECES, strict=True)}
     if f"__{codes[0]}__" in entries:
         first = [SPECIAL_PIECES[index] for index in _M2M100_IDS]
+        # Without the languages, which the class adds itself.
         of_text = [*first, *entries[len(first) : entries.index(f"__{codes[0]}__")]]
         write_json(folder / "vocab.json", {entry: index for index, entry in enumerate(of_text)})
         kind = next((kind for kind, known in LANGUAGES.items() if known == codes), "m2m100")
@@ -326,6 +333,7 @@ def load(folder: Path) -> "tuple[Model, MarianTokenizer | None]":
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     is_nllb = (folder / "special_tokens_map.json").is_file()
+    # find_spec raises an error for a module whose package is missing.
     if is_nllb and (find_spec("google") is None or find_spec("google.protobuf") is None):
         log.warning("the tokenizer is not compared, as transformers needs protobuf to read it")
         return model.eval(), None
@@ -363,6 +371,7 @@ def search(
     """Return nmtkit's ids of translations by transformers, with nmtkit's maximum length and no other constraint."""
     first, start = _first_ids(loaded.model.config), loaded.tokenizer.target_start
     theirs = [first.index(index) for index in range(len(first))]
+    # Sources of one length need no padding, and have the same maximum length, of which generate takes only one.
     by_length: dict[int, list[int]] = {}
     for index, ids in enumerate(sources):
         by_length.setdefault(len(ids), []).append(index)

@@ -69,6 +69,7 @@ def import_model(
         counted(size, "parameter"),
         f"{imported.tokenizer.vocab_size('target'):,}",
     )
+    # Without average_last: an imported model has no checkpoints.
     stated = {
         name: section.model_dump(mode="json", exclude_defaults=True, exclude_none=True, exclude={"average_last"})
         for name, section in (("model", config), ("decoding", imported.decoding))

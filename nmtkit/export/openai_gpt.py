@@ -81,7 +81,7 @@ def our_weights(theirs: Mapping[str, Tensor], config: ModelConfig, rows: Sequenc
     for number in range(config.decoder_layers):
         layer, other = f"decoder.{number}", f"h.{number}"
         for kind in ("weight", "bias"):
-            for their, our in _LAYERS.items():
+            for their, our in _LAYERS.items():  # t() leaves tensors of one dimension as they are
                 ours[f"{layer}.{our}.{kind}"] = theirs[f"{other}.{their}.{kind}"].t()
             joined = theirs[f"{other}.attn.c_attn.{kind}"].t().chunk(3)
             ours |= {f"{layer}.self_attention.{our}.{kind}": part for our, part in zip(_JOINED, joined, strict=True)}
@@ -140,6 +140,7 @@ def _read_transformers(folder: Path, stated: dict[str, Any]) -> tuple[ModelConfi
     vocab_size, *sizes = [positive_count(path, stated, name) for name in names]
     if (activation := stated.get("afn", "gelu")) not in ("gelu", "relu"):
         raise ModelError(f"{path}: afn is {activation!r}; only gelu and relu can be imported")
+    # That of torch.nn.LayerNorm, which nmtkit does not change.
     if (epsilon := stated.get("layer_norm_epsilon", 1e-5)) != 1e-5:
         raise ModelError(f"{path}: layer_norm_epsilon is {epsilon!r}; only 1e-05 can be imported")
     config = _config(
@@ -170,6 +171,7 @@ def _read_released(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Return the settings and the float32 weights of OpenAI's files, by the names of transformers."""
     path = folder / "params_shapes.json"
     stated = read_json(path, [[int]])
+    # OpenAI's projections are convolutions of width 1, with weights [1, inputs, outputs].
     shapes = [tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape) for shape in stated]
     layers, rest = divmod(len(shapes) - 2, 12)
     if layers < 1 or rest or len(shapes[0]) != 2 or len(shapes[1]) != 2:

@@ -65,7 +65,8 @@ def take_sample(loaded: LoadedModel, folders: Sequence[Path], file: Path | None)
     origin, lines = sample_lines([Run(folder).valid_text.source for folder in folders], file)
     longest = MAX_SOURCE_TOKENS
     if loaded.model.config.positions == "learned":
-        longest = min(longest, loaded.model.config.max_positions - 1)
+        longest = min(longest, loaded.model.config.max_positions - 1)  # the end symbol has a position, too
+    # Ten times as many as needed, since those without tokens or with too many are left out.
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()][: 10 * SAMPLE_LINES]
     task, tokenizer = task_of(loaded.tokenizer), loaded.tokenizer
     encoded = tokenizer.encode([tokenizer.normalize(task.model_source(line)) for _, line in texts], "source")
@@ -90,7 +91,9 @@ def sample_lines(candidates: Sequence[Path], file: Path | None) -> tuple[str, li
 def search(loaded: LoadedModel, sample: ParitySample, decoding: DecodingConfig) -> list[Ids]:
     """Return the ids of translations by nmtkit."""
     translator = Translator([loaded.model], loaded.tokenizer, decoding)
+    # A translation holds pieces; each entry of a vocabulary has another name, so they determine the ids.
     index = {piece: number for number, piece in enumerate(loaded.tokenizer.entries("target"))}
+    # The other library does not split lines into sentences.
     translations = translator.translations(sample.lines, TranslationRequest(split="never"))
     return [[index[piece] for piece in best.pieces] for best, *_ in translations]
 
@@ -109,14 +112,16 @@ def check_greedy(
     ):
         if our == their:
             continue
+        # + 1, as one translation may be the beginning of the other; then the end symbol is the difference.
         index = next(i for i in range(len(our) + 1) if our[i : i + 1] != their[i : i + 1])
         choices = [(ids + [EOS])[index] for ids in (our, their)]
         with torch.inference_mode():
             prefix = torch.tensor([[BOS, *loaded.tokenizer.target_start, *our[:index]]])
             logits = loaded.model(pad([source], end=EOS), torch.tensor([len(source) + 1]), prefix)
+            # In float64, so that the softmax adds no rounding of its own to the gap.
             log_probs = torch.log_softmax(logits[0, -1].double(), dim=-1)
         gap = float(log_probs[choices[0]] - log_probs[choices[1]])
-        if not abs(gap) <= NEAR_TIE:
+        if not abs(gap) <= NEAR_TIE:  # not with >, so that NaN is refused as well
             pieces = loaded.tokenizer.pieces(choices, "target")
             raise ModelError(
                 f"not exported: {to} translates line {number} of {sample.origin} differently; {line!r} becomes "

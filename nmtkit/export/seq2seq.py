@@ -85,7 +85,7 @@ def width_axis(name: str) -> int | None:
         return 1
     if name.split(".")[-2] in ("query", "key", "value", "inner"):  # the width is the input
         return 1 if name.endswith("weight") else None
-    return 0
+    return 0  # the output of a linear layer, or a norm
 
 
 def width_order(config: ModelConfig) -> Tensor:
@@ -126,7 +126,8 @@ def read(
     tokenizer = Tokenizer.of_imported(entries, reserved, vocabulary.models, settings)
     if source_language or target_language:
         tokenizer.in_direction(target_language or tokenizer.target_languages[0], source_language)  # knows them
-    # Translation models learn from sentences, and none longer than the positions that transformers has.
+    # Translation models learn from sentences, and none longer than the positions that transformers has, one of which is
+    # that of the end symbol.
     longest = positive_count(path, stated, "max_position_embeddings") - 1
     values = {"longest_source": longest, "target_ratio": 1.0, "multi_sentence_share": 0.0}
     lengths = checked(TrainingLengths, values, path)
@@ -175,6 +176,7 @@ def _rows(path: Path, stated: dict[str, Any], entries: list[str]) -> list[int]:
     for key, expected in (("pad_token_id", pad), ("eos_token_id", end)):
         if (value := stated.get(key)) != expected:
             raise ModelError(f"{path}: {key} is {value!r}, but {entries[expected]} is {expected} in the vocabulary")
+    # M2M100 starts with its end symbol; Marian and Pegasus do not.
     if type(start) is not int or not 0 <= start < len(entries) or (start == end) != is_m2m100 or start == unknown:
         raise ModelError(f"{path}: decoder_start_token_id is {start!r}, with which no model of this type starts")
     begin = entries.index(SPECIAL_PIECES[BOS]) if is_m2m100 else start
@@ -192,15 +194,17 @@ def _our_weights(file: Path, theirs: dict[str, Tensor], config: ModelConfig, row
     if not tables or any(not torch.equal(table, tables[0]) for table in tables):
         raise ModelError(f"{file}: not one matrix for source, target and output (see {SHARED[0]}.weight)")
     theirs[their_name("embeddings.shared")] = tables[0]
+    # M2M100 has no output bias; zeros are dropped below.
     theirs.setdefault("final_logits_bias", torch.zeros(1, vocab_size))
     theirs["final_logits_bias"] = theirs["final_logits_bias"].flatten()
-    back = torch.argsort(width_order(config))
+    back = torch.argsort(width_order(config))  # the inverse permutation
     weights: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         other = their_name(name)
         if other not in theirs:
             raise ModelError(f"{file}: {other} is missing, for a model of the sizes in config.json")
         check_shape(file, other, theirs[other], shape)
+        # Popped, so that all that is left in the end is unknown.
         tensor, axis = theirs.pop(other).float(), width_axis(name)
         weights[name] = tensor if axis is None else tensor.index_select(axis, back)
     _check_rest(file, theirs, config)
@@ -220,6 +224,7 @@ def _check_rest(file: Path, rest: dict[str, Tensor], config: ModelConfig) -> Non
             raise ModelError(f"{file}: holds {name}, which no such model has")
         if config.positions == "sinusoidal":
             expected = sinusoidal_positions(tensor.size(0), config.d_model)[:, width_order(config)]
+            # The file may have been in bfloat16, which rounds numbers below 1 by up to 2e-3.
             if tensor.shape != expected.shape or not torch.allclose(tensor.double(), expected, atol=5e-3):
                 raise ModelError(f"{file}: {name} does not hold sinusoids; learned positions cannot be imported")
 
@@ -246,7 +251,7 @@ def _decoding(folder: Path, num_forced: int, suppressed: Sequence[int]) -> Decod
     most = search["max_new_tokens"] + 1 if search["max_new_tokens"] else search["max_length"]
     values = {
         "beam": max(1, search["num_beams"]),
-        "length_penalty": "length",
+        "length_penalty": "length",  # n^alpha, as in transformers
         "alpha": search.get("length_penalty", 1.0),
         "max_length_ratio": _TARGET_RATIO,
         "max_length": max(1, most - 2 - num_forced) if most else None,

@@ -36,6 +36,7 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     Raises:
         ModelError: there are none, a shard is missing, or a file is damaged or holds something else than tensors.
     """
+    # safetensors first: a pickle is read only if there is nothing else.
     for name, read in (("model.safetensors", load_tensors), ("pytorch_model.bin", _read_pickle)):
         path, index = folder / name, folder / f"{name}.index.json"
         if path.is_file():
@@ -44,6 +45,7 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
             shard_of = read_json(index, {"weight_map": {str: str}}, ModelError)["weight_map"]
             tensors: dict[str, Tensor] = {}
             for shard in sorted(set(shard_of.values())):
+                # A name with a folder in it could lead to any file.
                 if Path(shard).name != shard or not (folder / shard).is_file():
                     raise ModelError(f"{index}: {shard!r}, one of its shards, is not in the folder")
                 tensors |= read(folder / shard)
@@ -64,7 +66,7 @@ def check_shape(file: Path, name: str, tensor: Tensor, shape: Sequence[int]) -> 
 
 def positive_count(path: Path, stated: dict[str, Any], key: str) -> int:
     """Return a count that config.json has to state."""
-    if type(value := stated.get(key)) is not int or value < 1:
+    if type(value := stated.get(key)) is not int or value < 1:  # isinstance would accept true
         raise ModelError(f"{path}: {key} is {value!r} and not a positive number")
     return value
 
