@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -190,12 +191,12 @@ def largest_difference(folder: Path, loaded: LoadedModel, sequences: Sequence[li
     # A copy, as double() changes a model in place.
     ours, rows = copy.deepcopy(loaded.model).double(), their_rows(loaded.tokenizer)
     their_ids = dict(zip(rows, range(len(rows)), strict=True))
-    largest = 0.0
+    differences = [0.0]
     for ids in sequences:
         logits = ours(torch.tensor([[EOS]]), torch.tensor([1]), torch.tensor([ids]))[:, :, rows]
         other = theirs(torch.tensor([[their_ids[index] for index in ids]])).logits
-        largest = max(largest, float((logits - other).abs().max()))
-    return largest
+        differences.append(float((logits - other).abs().max()))
+    return float(np.max(differences))  # NaN if one of them is, unlike Python's max
 
 
 def check_gpt_tokenizer(folder: Path, loaded: LoadedModel, lines: Sequence[str]) -> None:

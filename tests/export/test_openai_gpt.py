@@ -1,8 +1,10 @@
 """The first GPT from and to the layouts of transformers and OpenAI."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -322,15 +324,17 @@ def test_other_weights_or_another_tokenizer_are_not_exported(
     import_model(tmp_path / "theirs", tmp_path / "ours", target_language="en")
     real = huggingface.their_weights_of_gpt
 
-    def changed(*arguments: object) -> dict[str, torch.Tensor]:
+    def changed(added: float, *arguments: object) -> dict[str, torch.Tensor]:
         weights = real(*arguments)  # type: ignore[arg-type]
-        weights["h.0.mlp.c_fc.bias"] = weights["h.0.mlp.c_fc.bias"] + 1e-3
+        weights["h.0.mlp.c_fc.bias"] = weights["h.0.mlp.c_fc.bias"] + added
         return weights
 
-    with monkeypatch.context() as patch:
-        patch.setattr(huggingface, "their_weights_of_gpt", changed)
-        with pytest.raises(ModelError, match=r"not exported: logits for text of built-in corpus .* differ by"):
-            export(tmp_path / "ours", "huggingface")
+    for added, difference in ((1e-3, r"[\d.e-]+"), (math.nan, "nan")):
+        with monkeypatch.context() as patch:
+            patch.setattr(huggingface, "their_weights_of_gpt", partial(changed, added))
+            found = rf"not exported: logits for text of built-in corpus .* differ by {difference} in transformers"
+            with pytest.raises(ModelError, match=found):
+                export(tmp_path / "ours", "huggingface")
     # A control character of Unicode 14, which the tables of transformers' tokenizers do not have yet.
     monkeypatch.setattr(huggingface, "HOSTILE_LINES", ("a\u0890b",))
     with pytest.raises(ModelError, match=r"the tokenizer of transformers cuts the line 'a.*b' differently"):
