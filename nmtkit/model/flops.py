@@ -7,7 +7,7 @@ is usual.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.model.attention_window import AttentionWindow
 
 Lengths = npt.NDArray[np.int64]
+C = TypeVar("C", bound="Counters")
 
 TRAINING_FACTOR = 3
 """Forward and backward: each product of the forward pass has two of the same size in the backward pass."""
@@ -41,7 +42,7 @@ class Counters:
     flops_decoder: int = 0
     flops_output: int = 0
 
-    def __iadd__(self, other: "Counters") -> Self:
+    def __iadd__(self: C, other: "Counters") -> C:
         for name, value in other.counters().items():
             setattr(self, name, getattr(self, name) + value)
         return self
