@@ -1,12 +1,10 @@
 """However often a run is interrupted, it is the same run, bit for bit; and what was saved is never lost."""
 
 import json
-import logging
-import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,10 @@ import torch
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
-from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.errors import NmtkitError
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, read_json_lines
-from nmtkit.training import loop, reporting
+from nmtkit.training import reporting
 from nmtkit.training.session import TrainingResult, train
 from tests.conftest import write_corpus
 from tests.forked import Forked, run_forked
@@ -224,15 +222,6 @@ class TestSignals:
 
 
 class TestGoingOn:
-    def test_a_raised_limit_goes_on_as_if_it_had_been_there_from_the_beginning(
-        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
-        assert project.train(run, "training.max_steps=10").step == 10
-        assert weights(run) == {name: weights(uninterrupted)[name] for name in ("step-00000005", "step-00000010")}
-        assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
-
     def test_harmless_keys_may_change(self, project: Project, stopped: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         shutil.copytree(stopped, run)
@@ -253,23 +242,6 @@ class TestGoingOn:
         assert f"{change.replace('=', ' = ')} (was " in str(caught.value)
         assert contents(run) == contents(stopped)
 
-    def test_a_run_stopped_in_its_last_update_ends_with_a_checkpoint_after_all(
-        self, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        run = project.copy(tmp_path / "run")
-        rate = loop.learning_rate
-
-        def stop_at_the_end(step: int, *others: Any) -> float:
-            if step == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return rate(step, *others)
-
-        monkeypatch.setattr(loop, "learning_rate", stop_at_the_end)
-        settings = ["training.max_steps=3", "training.checkpoint_every_steps=100"]
-        project.train(run, *settings)
-        assert project.train(run, *settings).step == 3
-        assert names(run / "checkpoints") == ["step-00000003"]
-
     def test_checkpoints_of_two_trainings_never_stand_side_by_side(
         self, project: Project, stopped: Path, tmp_path: Path
     ) -> None:
@@ -286,70 +258,8 @@ class TestGoingOn:
         }
         assert len(seeds) == 1
 
-    def test_a_run_killed_between_its_first_checkpoint_and_its_first_save_begins_anew(
-        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
-        shutil.rmtree(run / "resume")
-        shutil.rmtree(run / "checkpoints/step-00000007")  # written at the end, long after that kill
-        assert project.train(run, "training.max_steps=10").step == 10
-        assert weights(run) == {name: weights(uninterrupted)[name] for name in ("step-00000005", "step-00000010")}
-        assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
-
 
 class TestDamage:
-    @pytest.fixture
-    def warnings(self) -> Iterator[list[str]]:
-        """What is logged as a warning."""
-        told: list[str] = []
-
-        class Handler(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                told.append(record.getMessage())
-
-        handler = Handler(logging.WARNING)
-        logging.getLogger("nmtkit").addHandler(handler)
-        yield told
-        logging.getLogger("nmtkit").removeHandler(handler)
-
-    @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
-    def test_a_damaged_save_is_reported_and_the_one_before_it_used(
-        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, warnings: list[str], name: str
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
-        path = run / "resume" / "step-00000007" / name
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 0xFF
-        path.write_bytes(content)
-        assert project.train(run, "training.max_steps=10").step == 10
-        assert any("step-00000007" in warning and "the previous saved state" in warning for warning in warnings)
-        assert weights(run)["step-00000010"] == weights(uninterrupted)["step-00000010"]
-        assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
-
-    def test_a_missing_part_of_a_save_is_damage(
-        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, warnings: list[str]
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
-        (run / "resume" / "step-00000007" / "optimizer.safetensors").unlink()
-        project.train(run, "training.max_steps=10")
-        assert any("step-00000007" in warning for warning in warnings)
-        assert weights(run)["step-00000010"] == weights(uninterrupted)["step-00000010"]
-
-    def test_a_run_of_which_every_save_is_damaged_does_not_begin_anew(
-        self, project: Project, stopped: Path, tmp_path: Path
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
-        for folder in (run / "resume").iterdir():
-            (folder / "weights.safetensors").write_bytes(b"")
-        before = contents(run)
-        with pytest.raises(ModelError, match="every saved state is damaged"):
-            project.train(run, "training.max_steps=10")
-        assert contents(run) == before
-
     @pytest.mark.parametrize("half", [b'{"step": 8, "lo', '{"step": 8, "samples": "ß'.encode()[:-1]])
     def test_a_half_line_of_metrics_is_forgotten(
         self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, half: bytes

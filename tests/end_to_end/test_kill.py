@@ -3,7 +3,6 @@
 The trainings are processes of their own.
 """
 
-import os
 import random
 import shutil
 import signal
@@ -18,7 +17,7 @@ import pytest
 from killing import Moment, kill_at
 
 from nmtkit.files import TEMPORARY_MARK
-from nmtkit.run import LOCK_NAME, Run
+from nmtkit.run import LOCK_NAME
 from tests.conftest import TinyProject, contents, determined
 from tests.forked import Forked
 
@@ -29,15 +28,13 @@ class Trainer:
     def __init__(self, project: TinyProject, folder: Path) -> None:
         self._project, self._messages = project, folder / "messages"
 
-    def __call__(
-        self, run: Path, *overrides: str, moment: Moment = ("never", 0), file_limit: int | None = None
-    ) -> tuple[int, str]:
+    def __call__(self, run: Path, *overrides: str, moment: Moment = ("never", 0)) -> tuple[int, str]:
         """The exit code (negative: the signal) and what was said on stderr."""
         options = [option for override in overrides for option in ("--set", override)]
         arguments = ["train", self._project.recipe, "--run-dir", run, "--device", "cpu", "--threads", "1", *options]
         self._messages.unlink(missing_ok=True)
         before = partial(kill_at, moment)
-        with Forked(*arguments, err=self._messages, file_limit=file_limit, before=before) as process:
+        with Forked(*arguments, err=self._messages, before=before) as process:
             process.wait(300)
         assert process.returncode is not None
         return process.returncode, self._messages.read_text(encoding="utf-8") if self._messages.exists() else ""
@@ -153,32 +150,6 @@ class TestFullDisk:
         (small_disk / "other").unlink()
         assert trainer(run)[0] == 0
         assert determined(run) == determined(alone)
-
-    def test_a_disk_that_fills_up_under_a_save_is_one_line(
-        self, trainer: Trainer, tiny_project: TinyProject, alone: Path, tmp_path: Path
-    ) -> None:
-        run = tiny_project.copy(tmp_path / "run")
-        assert trainer(run, "training.max_steps=6")[0] == 0
-        saved = contents(run / "resume")
-        code, message = trainer(run, file_limit=60_000)
-        assert code == 1
-        assert [line for line in message.split("\n") if line.startswith("error: ")] == message.split("\n")[-2:-1]
-        assert "run the same command again" in message
-        assert contents(run / "resume") == saved
-        assert trainer(run)[0] == 0
-        assert determined(run) == determined(alone)
-
-
-def test_a_second_training_in_a_folder_is_refused_in_one_line(
-    trainer: Trainer, tiny_project: TinyProject, tmp_path: Path
-) -> None:
-
-    run = tiny_project.copy(tmp_path / "run")
-    with Run(run).locked("train"):
-        code, message = trainer(run)
-    assert code == 1
-    assert message.count("\n") == 1
-    assert message.startswith(f"error: {run}: in use by nmtkit train, process {os.getpid()} on ")
 
 
 def test_a_signal_at_the_start_ends_with_its_code_and_the_command_to_go_on(
