@@ -20,7 +20,7 @@ from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.training import reporting
 from nmtkit.training.session import TrainingResult, train
-from tests.conftest import write_corpus
+from tests.conftest import contents, write_corpus
 from tests.forked import Forked, run_forked
 
 STEPS = 40
@@ -87,13 +87,14 @@ def stopped(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.fixture
+def run(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def weights(run: Path) -> dict[str, bytes]:
@@ -169,46 +170,39 @@ def interrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class TestSignals:
-    def test_the_exit_code_tells_what_stopped_the_run(self, interrupted: Interrupted) -> None:
+    def test_exit_codes_and_messages_tell_what_stopped_the_run_and_what_was_saved(
+        self, interrupted: Interrupted
+    ) -> None:
         assert interrupted.codes == [143, 130, -signal.SIGKILL, 0, 0]
-
-    def test_a_stopped_run_has_saved_its_last_update_and_says_how_to_go_on(self, interrupted: Interrupted) -> None:
         for reports, saved in interrupted.saved_at[:2]:
             assert reports == saved > 0
         for message in interrupted.messages[:2]:
             assert f"to resume, run: nmtkit train {interrupted.run.parent}"[:40] in message
         assert "resuming training at update" in interrupted.messages[1]
-
-    def test_a_killed_run_loses_only_what_was_not_saved(self, interrupted: Interrupted) -> None:
-        reports, saved = interrupted.saved_at[2]
+        reports, saved = interrupted.saved_at[2]  # a killed run loses only what was not saved
         assert reports - 5 <= saved <= reports
         assert f"resuming training at update {saved + 1}" in interrupted.messages[3]
-
-    def test_a_finished_run_says_that_nothing_is_to_do(self, interrupted: Interrupted) -> None:
         assert "nothing to do" in interrupted.messages[4]
 
-    def test_weights_are_the_same_bit_for_bit_with_dropout_on(
+    def test_weights_and_optimizer_are_the_same_bit_for_bit_with_dropout_on(
         self, interrupted: Interrupted, uninterrupted: Path
     ) -> None:
         expected = weights(uninterrupted)
         assert sorted(expected) == [f"step-{step:08d}" for step in range(5, STEPS + 1, 5)]
         assert weights(interrupted.run) == expected
         assert len(set(expected.values())) == len(expected)
-
-    def test_the_optimizer_is_the_same_bit_for_bit(self, interrupted: Interrupted, uninterrupted: Path) -> None:
         for name in ("weights.safetensors", "optimizer.safetensors"):
             place = Path("resume") / f"step-{STEPS:08d}" / name
             assert (interrupted.run / place).read_bytes() == (uninterrupted / place).read_bytes()
+        assert [path for path in interrupted.run.rglob("*") if TEMPORARY_MARK in path.name] == []
 
-    def test_every_update_is_reported_once_with_the_same_numbers(
+    def test_reports_position_counters_and_best_score_are_the_same(
         self, interrupted: Interrupted, uninterrupted: Path
     ) -> None:
         expected = determined_metrics(uninterrupted)
         assert [line["step"] for line in expected] == list(range(1, STEPS + 1))
         assert sum("valid_nll" in line for line in expected) == STEPS // 4
         assert determined_metrics(interrupted.run) == expected
-
-    def test_position_counters_and_best_score_are_the_same(self, interrupted: Interrupted, uninterrupted: Path) -> None:
         states = []
         for run in (interrupted.run, uninterrupted):
             progress = read_json(run / "resume" / f"step-{STEPS:08d}" / "state.json")["progress"]
@@ -217,14 +211,9 @@ class TestSignals:
         assert states[0]["step"] == STEPS
         assert states[0]["epoch"] > 1
 
-    def test_nothing_half_written_stays(self, interrupted: Interrupted) -> None:
-        assert [path for path in interrupted.run.rglob("*") if TEMPORARY_MARK in path.name] == []
-
 
 class TestGoingOn:
-    def test_harmless_keys_may_change(self, project: Project, stopped: Path, tmp_path: Path) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
+    def test_harmless_keys_may_change(self, project: Project, run: Path) -> None:
         changes = ["training.keep_best=3", "training.keep_last=50", "training.patience_epochs=9", "decoding.beam=2"]
         changes += ["training.validate_every_epochs=1", "training.checkpoint_every_minutes=5", "training.max_epochs=90"]
         assert project.train(run, *changes, "training.max_steps=8").step == 8
@@ -233,20 +222,14 @@ class TestGoingOn:
         "change", ["training.seed=2", "training.tokens_per_update=1000", "model.dropout=0.0", "training.warmup_steps=9"]
     )
     def test_another_changed_key_is_refused_by_its_name(
-        self, project: Project, stopped: Path, tmp_path: Path, change: str
+        self, project: Project, run: Path, stopped: Path, change: str
     ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
         with pytest.raises(NmtkitError) as caught:
             project.train(run, change, "training.max_steps=8")
         assert f"{change.replace('=', ' = ')} (was " in str(caught.value)
         assert contents(run) == contents(stopped)
 
-    def test_checkpoints_of_two_trainings_never_stand_side_by_side(
-        self, project: Project, stopped: Path, tmp_path: Path
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
+    def test_checkpoints_of_two_trainings_never_stand_side_by_side(self, project: Project, run: Path) -> None:
         shutil.rmtree(run / "resume")
         try:
             project.train(run, "training.seed=2", "training.max_steps=3", "training.checkpoint_every_steps=3")
@@ -262,18 +245,14 @@ class TestGoingOn:
 class TestDamage:
     @pytest.mark.parametrize("half", [b'{"step": 8, "lo', '{"step": 8, "samples": "ß'.encode()[:-1]])
     def test_a_half_line_of_metrics_is_forgotten(
-        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, half: bytes
+        self, project: Project, run: Path, uninterrupted: Path, half: bytes
     ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(half)
         project.train(run, "training.max_steps=8")
         assert determined_metrics(run) == determined_metrics(uninterrupted)[:8]
 
-    def test_leftovers_of_a_killed_run_are_removed(self, project: Project, stopped: Path, tmp_path: Path) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
+    def test_leftovers_of_a_killed_run_are_removed(self, project: Project, run: Path) -> None:
         for place in ("checkpoints", "resume"):
             leftover = run / place / f".step-00000010{TEMPORARY_MARK}999999999"
             leftover.mkdir()
@@ -287,10 +266,8 @@ class TestFullDisk:
     # Sizes: a line of metrics 400 bytes, a recipe 2 kB, the weights 0.9 MB, the state of the optimizer 1.9 MB.
     @pytest.mark.parametrize("limit", [100, 10_000, 500_000, 1_400_000])
     def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(
-        self, project: Project, stopped: Path, uninterrupted: Path, tmp_path: Path, limit: int
+        self, project: Project, run: Path, uninterrupted: Path, limit: int
     ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
         before = contents(run)
         command = project.command(run, "--quiet", "--set", "training.max_steps=10")
         ended = run_forked(*command, file_limit=limit)
@@ -351,13 +328,8 @@ class TestSeveralProcesses:
         one, two = (determined_metrics(run) for run in (alone, shared.run))
         assert [[line[key] for key in exact] for line in two] == [[line[key] for key in exact] for line in one]
         assert len(two) == shared.saved_at[0][1] + 17
-
-    def test_two_processes_add_up_the_same_loss_and_gradients(self, shared: Interrupted, alone: Path) -> None:
         for key in ("loss", "nll", "gradient_norm"):
-            one, two = ([line[key] for line in determined_metrics(run)] for run in (alone, shared.run))
-            assert two == pytest.approx(one, rel=2e-4)
-
-    def test_a_checkpoint_says_how_many_processes_made_it(self, shared: Interrupted) -> None:
+            assert [line[key] for line in two] == pytest.approx([line[key] for line in one], rel=2e-4)
         provenance = read_json(shared.run / "checkpoints" / "step-00000005" / "provenance.json")
         assert provenance["processes"] == 2
 
@@ -368,11 +340,7 @@ class TestSeveralProcesses:
         assert "nmtkit prepare" in ended.stderr
         assert ended.stderr.count("\n") == 1
 
-    def test_a_full_disk_ends_all_processes_with_one_line(
-        self, project: Project, stopped: Path, tmp_path: Path
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(stopped, run)
+    def test_a_full_disk_ends_all_processes_with_one_line(self, project: Project, run: Path) -> None:
         saved = contents(run / "resume")
         command = project.command(run, "--processes", "2", "--quiet", "--set", "training.max_steps=10")
         ended = run_forked(*command, file_limit=500_000)
@@ -392,7 +360,7 @@ def test_metrics_are_json_lines_with_every_key(uninterrupted: Path) -> None:
 
 
 def test_a_tracker_goes_on_where_the_training_does(
-    project: Project, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
 
@@ -410,8 +378,6 @@ def test_a_tracker_goes_on_where_the_training_does(
         return Fake()
 
     monkeypatch.setattr(reporting, "open_tracker", open_tracker)
-    run = tmp_path / "run"
-    shutil.copytree(stopped, run)
     recipe = load_recipe(str(project.recipe), ["training.max_steps=9"])
     train(recipe, run, Workers(0, 1, torch.device("cpu"), "float32"), ["tensorboard"])
     lines = read_json_lines(run / "metrics.jsonl")
