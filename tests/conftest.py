@@ -22,6 +22,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.interpreter import STOP_SIGNALS
 from nmtkit.distributed.workers import Workers
@@ -94,6 +95,21 @@ class TinyProject:
 
     def workers(self, threads: int = 1) -> Workers:
         return Workers.start("cpu", "float32", threads)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def same_threads() -> Iterator[None]:
+    """Trainings of one module leave those of the next as many threads as they found."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def train_run(recipe: Recipe | Path, run: Path, *overrides: str) -> TrainingResult:
+    """Prepares a run and trains it in this process, on one thread."""
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe), overrides)
+    prepare(loaded, run, workers=1)
+    return train(loaded, run, Workers.start("cpu", "float32", 1))
 
 
 def write_corpus(folder: Path, **counts: int) -> None:

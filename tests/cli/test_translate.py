@@ -25,14 +25,11 @@ import torch
 import nmtkit
 from nmtkit.cli.lines import write_stdout_as_text
 from nmtkit.cli.main import main
-from nmtkit.config.recipe import load_recipe
-from nmtkit.data.prepare import prepare
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.file_translation import TranslationJob
 from nmtkit.decoding.parts import Parts
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import TEMPORARY_MARK
@@ -40,7 +37,7 @@ from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
-from nmtkit.training.session import train
+from tests.conftest import train_run
 from tests.forked import run_forked
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
@@ -70,9 +67,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "[decoding]\nalpha = 1.0\nmax_length_offset = 10\naverage_last = 1\n",
         encoding="utf-8",
     )
-    recipe = load_recipe(str(folder / "mine.toml"))
-    prepare(recipe, folder / "run", workers=1)
-    train(recipe, folder / "run", Workers.start("cpu", "float32", 1))
+    train_run(folder / "mine.toml", folder / "run")
     shutil.copytree(Run(folder / "run").checkpoint(80), folder / "run" / "averaged")
     return folder / "run"
 

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
-from nmtkit.data.prepare import prepare
 from nmtkit.decoding.file_translation import TranslationJob, as_they_come, translate_file, windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.parts import Written
 from nmtkit.decoding.request import Batching, Sampling, Segment, TranslationRequest
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
-from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export.export import export
 from nmtkit.model.decoder_only import build_model
@@ -26,8 +23,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints
-from nmtkit.training.session import train
-from tests.conftest import RunCommand, run_with_streams
+from tests.conftest import RunCommand, run_with_streams, train_run
 from tests.decoding.models import TEXT, TINY, data_config
 
 RECIPE = """
@@ -98,11 +94,7 @@ def trained_on_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.en").write_text("".join(f"{line}\n" for line in lines))
     (folder / "train.de").write_text("".join(f"{line.upper()}\n" for line in lines))
     (folder / "both.toml").write_text(RECIPE)
-    recipe = load_recipe(str(folder / "both.toml"))
-    prepare(recipe, folder / "run", workers=1)
-    threads = torch.get_num_threads()
-    train(recipe, folder / "run", Workers.start("cpu", "float32", 1))
-    torch.set_num_threads(threads)
+    train_run(folder / "both.toml", folder / "run")
     average(choose_checkpoints(folder / "run", last=1), folder / "run" / "averaged")
     return folder / "run" / "averaged"
 

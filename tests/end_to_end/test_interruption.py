@@ -19,8 +19,8 @@ from nmtkit.errors import NmtkitError
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.training import reporting
-from nmtkit.training.session import TrainingResult, train
-from tests.conftest import contents, write_corpus
+from nmtkit.training.session import train
+from tests.conftest import TinyProject, contents, write_corpus
 from tests.forked import Forked, run_forked
 
 STEPS = 40
@@ -28,25 +28,7 @@ DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", 
 DETERMINED += ("flops_attention", "flops_padding")
 
 
-@dataclass
-class Project:
-    """A recipe and its prepared data, of which every test takes a copy."""
-
-    recipe: Path
-    prepared: Path
-
-    def copy(self, run: Path) -> Path:
-        shutil.copytree(self.prepared, run)
-        return run
-
-    def train(self, run: Path, *overrides: str) -> TrainingResult:
-        """Trains in this process."""
-        threads = torch.get_num_threads()
-        try:
-            return train(load_recipe(str(self.recipe), overrides), run, Workers.start("cpu", "float32", 1))
-        finally:
-            torch.set_num_threads(threads)
-
+class Project(TinyProject):
     def command(self, run: Path, *options: str) -> list[str]:
         place = ["--run-dir", str(run), "--device", "cpu", "--threads", "1"]
         return ["train", str(self.recipe), *place, *options]

@@ -5,20 +5,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding.formats import line_status
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.resume import lengths_seen
-from nmtkit.training.session import train
+from tests.conftest import train_run
 
 WORDS = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"]
 RECIPE = """
@@ -63,11 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.en").write_text("".join(f"{line}\n" for line in lines))
     (folder / "train.de").write_text("".join(f"{line.upper()}\n" for line in lines))
     (folder / "single.toml").write_text(RECIPE)
-    recipe = load_recipe(str(folder / "single.toml"))
-    prepare(recipe, folder / "run", workers=1)
-    threads = torch.get_num_threads()
-    train(recipe, folder / "run", Workers.start("cpu", "float32", 1))
-    torch.set_num_threads(threads)
+    train_run(folder / "single.toml", folder / "run")
     average(choose_checkpoints(folder / "run", last=1), folder / "run" / "averaged")
     return folder / "run"
 

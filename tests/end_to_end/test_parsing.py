@@ -82,9 +82,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "[decoding]\nbeam = 2\nalpha = 0.3\nmax_length_offset = 30\naverage_last = 2\n"
     )
     recipe = load_recipe(str(folder / "mine.toml"))
-    threads = torch.get_num_threads()
     run(recipe, folder / "run", mirror=None, device="cpu", threads=1)
-    torch.set_num_threads(threads)
     return Project(recipe, folder / "run")
 
 

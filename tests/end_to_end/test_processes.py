@@ -1,14 +1,12 @@
 """`train` and `run` in several processes: of their own, under torchrun and accelerate launch, one of them killed."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
@@ -18,7 +16,7 @@ import nmtkit
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.json_toml import read_json, read_json_lines
-from tests.conftest import write_corpus
+from tests.conftest import TinyProject, write_corpus
 from tests.forked import Forked
 
 STEPS = 60
@@ -26,17 +24,7 @@ DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", 
 Started = Union[Forked, "subprocess.Popen[bytes]"]
 
 
-@dataclass
-class Project:
-    """A recipe and its prepared data, of which every test takes a copy."""
-
-    recipe: Path
-    prepared: Path
-
-    def copy(self, run: Path) -> Path:
-        shutil.copytree(self.prepared, run)
-        return run
-
+class Project(TinyProject):
     def arguments(self, run: Path, *options: str) -> list[str]:
         return ["train", str(self.recipe), "--run-dir", str(run), "--device", "cpu", "--threads", "1", *options]
 

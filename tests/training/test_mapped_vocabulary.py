@@ -6,7 +6,7 @@ import json
 import logging
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from nmtkit.text.wordpieces import WordPieces
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from nmtkit.training.transfer import MappedVocabulary, initial_weights
-from tests.conftest import TinyProject, contents, determined, run_with_streams, write_corpus
+from tests.conftest import TinyProject, contents, determined, run_with_streams, train_run, write_corpus
 
 TAG = "\ufdd1"
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2}
@@ -456,13 +456,8 @@ average_last = 1
 """
 
 
-def train_run(recipe: Recipe, run_dir: Path) -> None:
-    prepare(recipe, run_dir, workers=1)
-    train(recipe, run_dir, Workers.start("cpu", "float32", 1))
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A general model, and the recipe and text of a domain with longer words."""
     folder = tmp_path_factory.mktemp("project")
     write_corpus(folder, train=300, valid=20)
@@ -476,10 +471,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for old, new in limits.items():
         text = text.replace(old, new)
     (folder / "domain" / "domain.toml").write_text(text)
-    threads = torch.get_num_threads()
     train_run(load_recipe(str(folder / "general.toml")), folder / "general")
-    yield folder
-    torch.set_num_threads(threads)
+    return folder
 
 
 def domain(project: Path, *overrides: str) -> Recipe:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +278,7 @@ class Project:
 
         loaded = load_recipe(str(self.recipe), overrides)
         prepare(loaded, run_dir, workers=1)
-        threads, new = torch.get_num_threads(), TrainingState.new.__func__  # type: ignore[attr-defined]
+        new = TrainingState.new.__func__  # type: ignore[attr-defined]
 
         def watched(*arguments: Any) -> TrainingState:
             poison.state = new(TrainingState, *arguments)
@@ -287,10 +286,7 @@ class Project:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module.TrainingState, "new", watched)
-            try:
-                return train(loaded, run_dir, Workers.start("cpu", loaded.training.precision, 1))
-            finally:
-                torch.set_num_threads(threads)
+            return train(loaded, run_dir, Workers.start("cpu", loaded.training.precision, 1))
 
 
 @pytest.fixture(scope="module")
@@ -505,10 +501,3 @@ def test_two_processes_go_back_together(project: Project, tmp_path: Path) -> Non
     assert told == (run_dir / "1.txt").read_text()
     assert told.startswith("(12, 1, 5, [")
     assert [line["step"] for line in read_json_lines(run_dir / "metrics.jsonl")] == list(range(1, 13))
-
-
-@pytest.fixture(autouse=True)
-def no_leftover_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)

@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import read_json, write_json
@@ -30,10 +29,10 @@ from nmtkit.training import loss as objective
 from nmtkit.training import session as train_module
 from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import r_drop_loss
-from nmtkit.training.session import TrainingResult, train
+from nmtkit.training.session import TrainingResult
 from nmtkit.training.state import Progress, TrainingState
 from nmtkit.training.validation import Validation
-from tests.conftest import RunCommand, write_corpus
+from tests.conftest import RunCommand, train_run, write_corpus
 from tests.training.updates import ALONE, VOCAB, Weights, random_pairs, run
 
 TINY = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
@@ -301,19 +300,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
-def train_run(recipe: Path, run_dir: Path, *overrides: str) -> TrainingResult:
-    loaded = load_recipe(str(recipe), overrides)
-    prepare(loaded, run_dir, workers=1)
-    return train(loaded, run_dir, Workers.start("cpu", "float32", 1))
-
-
 def test_the_log_has_the_trained_parameters_and_warns_of_too_few_updates(
     project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -391,9 +377,7 @@ def test_validation_and_checkpoints_use_the_average_and_the_save_holds_both(
 def trained(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of base.toml: the model to fine-tune."""
     run_dir = tmp_path_factory.mktemp("trained") / "run"
-    threads = torch.get_num_threads()
     train_run(project / "base.toml", run_dir)
-    torch.set_num_threads(threads)
     return run_dir
 
 

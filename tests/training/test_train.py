@@ -37,9 +37,7 @@ STEPS = 14
 @pytest.fixture(scope="module")
 def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tiny_project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
-    threads = torch.get_num_threads()
     assert tiny_project.train(run).step == STEPS
-    torch.set_num_threads(threads)
     return run
 
 

@@ -1,7 +1,6 @@
 """What a run takes from the model that training.init names, tensor by tensor, and what it refuses."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,8 @@ from nmtkit.text.normalization import NEWLINE, TAB
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.resume import lengths_seen, verify_resume
-from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.transfer import check_initial_model, initial_weights, log_differences
-from tests.conftest import TinyProject, determined, write_corpus
+from tests.conftest import TinyProject, determined, train_run, write_corpus
 
 SIZES = {"encoder_layers": 3, "decoder_layers": 3, "d_model": 8, "d_ff": 16, "num_heads": 2}
 DECODER = {**SIZES, "architecture": "decoder"}
@@ -322,23 +320,16 @@ LANGUAGE_MODEL = (
 )
 
 
-def train_run(recipe: Recipe, run_dir: Path) -> TrainingResult:
-    prepare(recipe, run_dir, workers=1)
-    return train(recipe, run_dir, Workers.start("cpu", "float32", 1))
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared translation, and a language model of its target language with its subwords."""
     folder = tmp_path_factory.mktemp("project")
     write_corpus(folder, train=120, valid=20)
     (folder / "translation.toml").write_text(TRANSLATION)
     (folder / "lm.toml").write_text(LANGUAGE_MODEL)
-    threads = torch.get_num_threads()
     prepare(load_recipe(str(folder / "translation.toml")), folder / "translation", workers=1)
     train_run(load_recipe(str(folder / "lm.toml")), folder / "lm")
-    yield folder
-    torch.set_num_threads(threads)
+    return folder
 
 
 def translation(project: Path, *overrides: str, architecture: str = "decoder") -> Recipe:
