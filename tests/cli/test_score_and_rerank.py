@@ -1,21 +1,17 @@
 """`nmtkit score --model` and `nmtkit rerank`: one line out for each line in, whatever the text."""
 
 import gzip
-import io
 import json
 import math
 import os
-import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from nmtkit.cli.main import main
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.decoding.forced import ForcedDecoder
@@ -23,6 +19,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import Tokenizer
+from tests.conftest import Streamed, run_with_streams
 
 TEXT = [
     ("The dog sees a cat.", "Der Hund sieht eine Katze."),
@@ -74,47 +71,18 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("model") / "stranger", seed=3, vocab_size=60)
 
 
-@dataclass
-class Outcome:
-    code: int
-    out: bytes
-    err: str
-
+class Outcome(Streamed):
     @property
     def lines(self) -> list[str]:
         """The lines of stdout."""
         assert self.code == 0, self.err
-        return self.out.decode("utf-8").split("\n")[:-1]
+        return super().lines
 
 
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def nmtkit(monkeypatch: pytest.MonkeyPatch, restored_process: None) -> Command:
+def nmtkit(*arguments: object, stdin: bytes = b"", threads: int | None = 1) -> Outcome:
     """Runs a command in this process, from its arguments to its exit code."""
-
-    def run(*arguments: object, stdin: bytes = b"", threads: int | None = 1) -> Outcome:
-        streams = [
-            io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n") for content in (stdin, b"", b"")
-        ]
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                sys, "argv", ["nmtkit", *map(str, arguments), *([] if threads is None else ["--threads", str(threads)])]
-            )
-            for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
-                patch.setattr(sys, name, stream)
-            try:
-                main()
-                code: Any = 0
-            except SystemExit as stop:
-                code = stop.code or 0
-            for stream in streams[1:]:
-                stream.flush()
-            out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
-        return Outcome(code, out, err.decode("utf-8"))
-
-    return run
+    options = [] if threads is None else ["--threads", threads]
+    return Outcome(**vars(run_with_streams(*arguments, *options, stdin=stdin)))
 
 
 def write_pairs(folder: Path, pairs: list[tuple[str, str]]) -> list[str]:
@@ -125,9 +93,7 @@ def write_pairs(folder: Path, pairs: list[tuple[str, str]]) -> list[str]:
 
 
 class TestScore:
-    def test_a_line_has_log_probability_tokens_perplexity_and_status(
-        self, nmtkit: Command, model: Path, tmp_path: Path
-    ) -> None:
+    def test_a_line_has_log_probability_tokens_perplexity_and_status(self, model: Path, tmp_path: Path) -> None:
         expected = ForcedDecoder.load([model]).score(TEXT)
         outcome = nmtkit("score", "--model", model, *write_pairs(tmp_path, TEXT))
         rows = [line.split("\t") for line in outcome.lines]
@@ -139,7 +105,7 @@ class TestScore:
         assert {row[3] for row in rows} == {"ok"}
         assert outcome.err == ""
 
-    def test_tokens_and_their_log_probabilities_come_last(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+    def test_tokens_and_their_log_probabilities_come_last(self, model: Path, tmp_path: Path) -> None:
         tokenizer = Tokenizer.of_model(model)
         arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT)]
         plain = nmtkit(*arguments).lines
@@ -152,7 +118,7 @@ class TestScore:
             assert len(values) == len(ids) + 1 == int(columns[1])
             assert sum(values) == pytest.approx(float(columns[0]), abs=1e-4)
 
-    def test_lines_of_json_hold_the_same(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+    def test_lines_of_json_hold_the_same(self, model: Path, tmp_path: Path) -> None:
         arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT + HOSTILE[:3]), "--tokens"]
         lines = nmtkit(*arguments, "--format", "jsonl").lines
         for number, (line, row) in enumerate(zip(lines, nmtkit(*arguments).lines, strict=True), start=1):
@@ -167,9 +133,7 @@ class TestScore:
         assert "tokens" not in json.loads(nmtkit(*arguments[:-1], "--format", "jsonl").lines[0])
 
     @pytest.mark.parametrize("options", [[], ["--tokens"], ["--format", "jsonl", "--tokens"]])
-    def test_hostile_lines_have_a_line_each(
-        self, nmtkit: Command, model: Path, tmp_path: Path, options: list[str]
-    ) -> None:
+    def test_hostile_lines_have_a_line_each(self, model: Path, tmp_path: Path, options: list[str]) -> None:
         pairs = [TEXT[0], *HOSTILE, TEXT[1]]
         outcome = nmtkit("score", "--model", model, *write_pairs(tmp_path, pairs), "--max-tokens", 50, *options)
         assert len(outcome.lines) == len(pairs)
@@ -189,7 +153,7 @@ class TestScore:
         [whole] = outcome.err.splitlines()[2:]
         assert whole.startswith("warning: sources of several sentences") and whole.endswith("for this model: line 7")
 
-    def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+    def test_invalid_utf8_is_replaced_and_told(self, model: Path, tmp_path: Path) -> None:
         (tmp_path / "source").write_bytes(b"The dog\nA \xff cat\n")
         (tmp_path / "hypothesis").write_bytes(b"Der Hund\nKatze\n")
         arguments = ["score", "--model", model, "--source", tmp_path / "source", "--hypothesis"]
@@ -198,7 +162,7 @@ class TestScore:
         assert outcome.err == (f"warning: {tmp_path / 'source'}: invalid UTF-8 was replaced by U+FFFD in line 2\n")
 
     def test_texts_have_the_forms_of_other_scores_and_the_lines_of_tables_are_whole(
-        self, nmtkit: Command, model: Path, tmp_path: Path
+        self, model: Path, tmp_path: Path
     ) -> None:
         arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT)]
         expected = nmtkit(*arguments).out
@@ -217,7 +181,7 @@ class TestScore:
 
     @pytest.mark.parametrize("through_pipe", [False, True])
     def test_unequal_files_are_told_with_their_lines(
-        self, nmtkit: Command, model: Path, tmp_path: Path, through_pipe: bool, monkeypatch: pytest.MonkeyPatch
+        self, model: Path, tmp_path: Path, through_pipe: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("nmtkit.cli.score_by_model.WINDOW_LINES", 2)
         arguments = write_pairs(tmp_path, TEXT)
@@ -240,7 +204,7 @@ class TestScore:
         assert not output.exists()
 
     def test_the_output_is_a_file_and_no_lines_give_no_lines(
-        self, nmtkit: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT)]
         expected = nmtkit(*arguments).out
@@ -250,14 +214,12 @@ class TestScore:
         assert nmtkit("score", "--model", model, *write_pairs(tmp_path, [])) == Outcome(0, b"", "")
 
     @pytest.mark.parametrize("option", [["--batch-tokens", "1"], ["--batch-tokens", "100000"]])
-    def test_the_batch_size_changes_no_digit(
-        self, nmtkit: Command, model: Path, tmp_path: Path, option: list[str]
-    ) -> None:
+    def test_the_batch_size_changes_no_digit(self, model: Path, tmp_path: Path, option: list[str]) -> None:
         arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT * 3), "--tokens"]
         assert nmtkit(*arguments, *option).out == nmtkit(*arguments).out
 
     def test_options_reach_the_decoder(
-        self, nmtkit: Command, model: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, model: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[Any] = []
         load, score = ForcedDecoder.load, ForcedDecoder.score
@@ -298,9 +260,7 @@ class TestScore:
             ("runs/x --threads 1", "--model"),
         ],
     )
-    def test_options_that_do_not_belong_together_are_wrong_usage(
-        self, nmtkit: Command, arguments: str, told: str
-    ) -> None:
+    def test_options_that_do_not_belong_together_are_wrong_usage(self, arguments: str, told: str) -> None:
         outcome = nmtkit("score", *arguments.split(), threads=None)
         assert (outcome.code, outcome.out) == (2, b"")
         assert told in " ".join(outcome.err.split())
@@ -341,9 +301,7 @@ SOURCES = [source for source, _ in TEXT]
 class TestOfTranslations:
     """What `nmtkit translate` writes is read, and its log-probabilities are those of forced decoding."""
 
-    def test_translations_have_the_log_probability_that_translate_reports(
-        self, nmtkit: Command, tmp_path: Path
-    ) -> None:
+    def test_translations_have_the_log_probability_that_translate_reports(self, tmp_path: Path) -> None:
         # Words as they stand: subwords found by a search may be others than those the text is cut into.
         models = [save(tmp_path / str(seed), seed, subwords="none", text="tokenized") for seed in (1, 2)]
         text = "".join(f"{source}\n" for source in SOURCES * 3).encode()
@@ -367,9 +325,7 @@ class TestOfTranslations:
                 old, abs=1e-4
             )
 
-    def test_lists_of_translate_are_reranked_in_both_forms(
-        self, nmtkit: Command, model: Path, other: Path, tmp_path: Path
-    ) -> None:
+    def test_lists_of_translate_are_reranked_in_both_forms(self, model: Path, other: Path, tmp_path: Path) -> None:
         text = "".join(f"{source}\n" for source in [SOURCES[0], "", *SOURCES[1:]])
         (tmp_path / "source").write_text(text)
         options = ["--beam", 4, "--n-best", 4]
@@ -388,7 +344,7 @@ class TestOfTranslations:
 
 class TestRerank:
     def test_the_best_by_the_model_is_written_for_each_source_line(
-        self, nmtkit: Command, model: Path, other: Path, tmp_path: Path
+        self, model: Path, other: Path, tmp_path: Path
     ) -> None:
         lists = lists_of(model, SOURCES)
         decoder = ForcedDecoder.load([other])
@@ -409,9 +365,7 @@ class TestRerank:
         assert nmtkit(*arguments, "--output", tmp_path / "best") == Outcome(0, b"", "")
         assert (tmp_path / "best").read_text().split("\n")[:-1] == expected
 
-    def test_weights_penalty_and_original_score_make_up_the_score(
-        self, nmtkit: Command, model: Path, stranger: Path
-    ) -> None:
+    def test_weights_penalty_and_original_score_make_up_the_score(self, model: Path, stranger: Path) -> None:
         lists = lists_of(model, SOURCES[:2])
         decoders = [ForcedDecoder.load([model]), ForcedDecoder.load([stranger])]
         arguments = ["--model", model, "--weight", 0.5, "--model", stranger, "--weight", 2, "--original-weight", 3]
@@ -430,9 +384,7 @@ class TestRerank:
                 assert hypothesis["score"] == pytest.approx(weighted, abs=1e-9)
                 assert hypothesis["log_prob"] == -9.0
 
-    def test_several_models_without_weights_are_an_ensemble(
-        self, nmtkit: Command, model: Path, other: Path, stranger: Path
-    ) -> None:
+    def test_several_models_without_weights_are_an_ensemble(self, model: Path, other: Path, stranger: Path) -> None:
         lists = lists_of(model, SOURCES[:1])
         outcome = nmtkit("rerank", "--model", model, "--model", other, "--list", stdin=as_json(lists))
         ensemble = ForcedDecoder.load([model, other])
@@ -443,7 +395,7 @@ class TestRerank:
         assert refused.code == 1
         assert "its vocabulary differs from that of" in refused.err
 
-    def test_a_list_with_bars_comes_back_in_its_form(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+    def test_a_list_with_bars_comes_back_in_its_form(self, model: Path, tmp_path: Path) -> None:
         lists = lists_of(model, SOURCES)
         (tmp_path / "source").write_text("".join(f"{source}\n" for source in SOURCES))
         lines = nmtkit(
@@ -459,7 +411,7 @@ class TestRerank:
             assert scores == sorted(scores, reverse=True)
 
     def test_every_source_line_has_its_line_whatever_it_holds(
-        self, nmtkit: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+        self, model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("nmtkit.cli.rerank.WINDOW_HYPOTHESES", 2)
         texts = [[hypothesis] for _, hypothesis in HOSTILE] + [[], ["", "a\nb"], ["only"]]
@@ -476,9 +428,7 @@ class TestRerank:
         assert outcome.lines[-1] == "only"
         assert "--max-tokens 40) in 2 lines: 6, 7\n" in outcome.err
 
-    def test_missing_lists_and_lines_of_several_sentences_are_named(
-        self, nmtkit: Command, model: Path, tmp_path: Path
-    ) -> None:
+    def test_missing_lists_and_lines_of_several_sentences_are_named(self, model: Path, tmp_path: Path) -> None:
         sources = ["The dog sees a cat. A cat sees the dog!", "The dog", "", "A cat"]
         arguments = write_pairs(tmp_path, [(source, "Der Hund") for source in sources])
         whole = "warning: sources of several sentences were scored as a whole, although `translate` splits them "
@@ -488,16 +438,14 @@ class TestRerank:
         assert outcome.lines == ["a", "", "", "b"]
         assert outcome.err == f"{whole}line 1\nwarning: stdin: no list for line 2\n"
 
-    def test_invalid_utf8_is_replaced_and_told(self, nmtkit: Command, model: Path) -> None:
+    def test_invalid_utf8_is_replaced_and_told(self, model: Path) -> None:
         text = b'{"source": "The \xff dog", "hypotheses": [{"text": "Der \xff Hund"}]}\n'
         outcome = nmtkit("rerank", "--model", model, stdin=text)
         assert outcome.lines == ["Der \ufffd Hund"]
         assert outcome.err == "warning: stdin: invalid UTF-8 was replaced by U+FFFD in line 1\n"
 
     @pytest.mark.parametrize("option", ["--input", "--source"])
-    def test_lists_and_sources_are_not_written_over(
-        self, nmtkit: Command, model: Path, tmp_path: Path, option: str
-    ) -> None:
+    def test_lists_and_sources_are_not_written_over(self, model: Path, tmp_path: Path, option: str) -> None:
         (tmp_path / "mine").write_bytes(as_json(lists_of(model, SOURCES[:2])))
         before = (tmp_path / "mine").read_bytes()
         outcome = nmtkit("rerank", "--model", model, option, tmp_path / "mine", "--output", tmp_path / "mine")
@@ -505,7 +453,7 @@ class TestRerank:
         assert f"is also the file of {option}" in " ".join(outcome.err.split())
         assert (tmp_path / "mine").read_bytes() == before
 
-    def test_a_broken_list_is_told_and_no_output_is_made(self, nmtkit: Command, model: Path, tmp_path: Path) -> None:
+    def test_a_broken_list_is_told_and_no_output_is_made(self, model: Path, tmp_path: Path) -> None:
         text = as_json(lists_of(model, SOURCES[:2])) + b"{]\n"
         outcome = nmtkit("rerank", "--model", model, "--output", tmp_path / "best", stdin=text)
         assert (outcome.code, outcome.out) == (1, b"")
@@ -525,7 +473,7 @@ class TestRerank:
             ("--model a --alpha 1000", "--alpha"),
         ],
     )
-    def test_wrong_usage_exits_with_2(self, nmtkit: Command, arguments: str, told: str) -> None:
+    def test_wrong_usage_exits_with_2(self, arguments: str, told: str) -> None:
         outcome = nmtkit("rerank", *arguments.split())
         assert (outcome.code, outcome.out) == (2, b"")
         assert told in " ".join(outcome.err.split())

@@ -1,7 +1,6 @@
 """`nmtkit translate`: one line out for each line in, whatever the text, and never half a file."""
 
 import gzip
-import io
 import json
 import os
 import pty
@@ -15,7 +14,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
-from tests.conftest import train_run
+from tests.conftest import Streamed, run_with_streams, train_run
 from tests.forked import run_forked
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
@@ -78,46 +77,14 @@ def expected(model: Path) -> list[str]:
     return Translator.load([model]).translate(sentences(40, seed=2))
 
 
-@dataclass
-class Outcome:
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of stdout."""
-        assert self.out.endswith(b"\n")
-        return self.out.decode("utf-8").split("\n")[:-1]
-
-
-Command = Callable[..., Outcome]
+Command = Callable[..., Streamed]
 
 
 @pytest.fixture
-def translate(model: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None) -> Command:
+def translate(model: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs `nmtkit translate` in this process."""
-
-    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
-        streams = [
-            io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n") for content in (stdin, b"", b"")
-        ]
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["nmtkit", "translate", "--threads", "1", *map(str, [model, *arguments])])
-            patch.setattr("nmtkit.decoding.file_translation.GATHERING_SECONDS", 300.0)  # the end of stdin ends it
-            for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
-                patch.setattr(sys, name, stream)
-            try:
-                main()
-                code: Any = 0
-            except SystemExit as stop:
-                code = stop.code or 0
-            for stream in streams[1:]:
-                stream.flush()
-            out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
-        return Outcome(code, out, err.decode("utf-8"))
-
-    return run
+    monkeypatch.setattr("nmtkit.decoding.file_translation.GATHERING_SECONDS", 300.0)  # the end of stdin ends it
+    return partial(run_with_streams, "translate", "--threads", "1", model)
 
 
 def as_bytes(lines: list[str]) -> bytes:
@@ -153,7 +120,7 @@ class TestStreams:
             write_stdout_as_text()
 
     def test_no_lines_in_give_no_lines_out(self, translate: Command, tmp_path: Path) -> None:
-        assert translate(stdin=b"") == Outcome(0, b"", "")
+        assert translate(stdin=b"") == Streamed(0, b"", "")
         assert translate("--output", tmp_path / "out.txt").code == 0
         assert (tmp_path / "out.txt").read_bytes() == b""
 
@@ -329,10 +296,6 @@ class TestOptions:
         assert found == Translator.load([model, tmp_path / "other"]).translate(text)
         assert found != expected
 
-    def test_the_number_of_threads_is_that_of_torch(self, translate: Command) -> None:
-        assert translate("--threads", "2", stdin=b"the cat\n").code == 0
-        assert torch.get_num_threads() == 2
-
     @pytest.mark.parametrize(
         ("options", "small", "cores", "threads"),
         [([], 256, 3, 3), (["--batch-size", "1"], 256, 3, 2), (["--batch-size", "1"], 256, 1, 1),
@@ -367,11 +330,6 @@ class TestOutput:
         scores = [float(row[3]) for row in rows]
         assert all(scores[place] >= scores[place + 1] for place in range(0, 120, 3))
         assert all(row[2].startswith("log_prob=-") for row in rows)
-
-    def test_more_translations_than_the_beam_are_refused_in_one_line(self, translate: Command) -> None:
-        outcome = translate("--n-best", "9", stdin=b"the cat\n")
-        assert (outcome.code, outcome.out) == (1, b"")
-        assert outcome.err == "error: 9 translations per line need a beam that large, not 4\n"
 
     def test_json_holds_text_scores_tokens_and_alignment(self, translate: Command, expected: list[str]) -> None:
         text = sentences(40, seed=2)
