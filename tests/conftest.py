@@ -288,6 +288,12 @@ def tiny(tiny_project: TinyProject) -> Any:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def run(tiny_project: TinyProject, tmp_path: Path) -> Path:
+    """A copy of the prepared run of the tiny project, for a training."""
+    return tiny_project.copy(tmp_path / "run")
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Debian's chromium without a window, driven by selenium."""

@@ -102,18 +102,14 @@ def test_git_is_not_started_where_the_version_is_not_shown() -> None:
     assert "--version" in shown.stdout
 
 
-def test_what_is_written_names_the_commit(tiny: TinyProject, tmp_path: Path) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_what_is_written_names_the_commit(tiny: TinyProject, run: Path) -> None:
     tiny.train(run, "training.max_steps=4")
     written = [read_json(path)["versions"]["nmtkit"] for path in run.glob("*/step-*/[ps]*.json")]
     assert written == [nmtkit_version(), nmtkit_version()]
     assert versions()["nmtkit"] == nmtkit_version()
 
 
-def test_another_commit_can_verify_and_resume(
-    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_another_commit_can_verify_and_resume(tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = {**versions(), "nmtkit": f"{NUMBER}+g0000000.dirty"}
     with monkeypatch.context() as patch:
         patch.setattr("nmtkit.training.state.versions", lambda: other)

@@ -201,9 +201,8 @@ def test_a_run_keeps_the_tokenizer_that_it_began_with(
 
 
 def test_validation_finds_a_missing_tokenizer_before_the_training(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     for module in ("MeCab", "ipadic"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)

@@ -61,9 +61,8 @@ class TestEveryLimit:
         ],
     )
     def test_the_end_is_validated_and_is_the_last_checkpoint(
-        self, tiny: TinyProject, tmp_path: Path, limit: str, step: int, reason: str
+        self, tiny: TinyProject, run: Path, limit: str, step: int, reason: str
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         assert tiny.train(run, limit) == training.TrainingResult(step, reason)
         last = metrics_without_time(run)[-1]
         assert (last["step"], last["end"]) == (step, "line")
@@ -77,16 +76,14 @@ class TestEveryLimit:
 
     @pytest.mark.parametrize("step", [3, 5])  # without a validation that was due, and with one
     def test_the_time_of_the_last_validation_counts(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch, step: int
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         call_at(monkeypatch, validation, "batch_loss", 1, lambda: time.sleep(1.5))
         tiny.train(run, f"training.max_steps={step}")
         cost = training_cost(run)
         assert cost["seconds"] == pytest.approx(cost["device_seconds"]) and cost["seconds"] > 1.5
 
-    def test_patience_too(self, tiny: TinyProject, tmp_path: Path) -> None:
-        run = tiny.copy(tmp_path / "run")
+    def test_patience_too(self, tiny: TinyProject, run: Path) -> None:
         settings = ("training.patience_validations=1", "training.peak_learning_rate=9", "training.schedule=constant")
         result = tiny.train(run, *settings, "training.max_steps=90")
         assert result.reason.startswith("no better nll for patience_validations")
@@ -103,8 +100,7 @@ class TestEveryLimit:
         best = min(line["valid_nll"] for line in metrics_without_time(uninterrupted)[:-1] if "valid_nll" in line)
         assert saved["progress"]["best_cost"] == best  # patience knows nothing of the end
 
-    def test_what_the_rhythm_keeps_stays_beside_the_end(self, tiny: TinyProject, tmp_path: Path) -> None:
-        run = tiny.copy(tmp_path / "run")
+    def test_what_the_rhythm_keeps_stays_beside_the_end(self, tiny: TinyProject, run: Path) -> None:
         tiny.train(run, "training.keep_last=1", "decoding.average_last=1", "training.keep_best=0")
         assert steps(run) == [12, STEPS]
 
@@ -153,10 +149,9 @@ def straight(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
 class TestRaisedLimit:
     @pytest.mark.parametrize("end", [3, 4, 5, 7, 12, 13])
     def test_the_run_goes_on_as_if_the_end_had_not_been_there(
-        self, tiny: TinyProject, straight: Path, tmp_path: Path, end: int, reporting_every: int
+        self, tiny: TinyProject, straight: Path, run: Path, end: int, reporting_every: int
     ) -> None:
         settings = (f"training.report_every_steps={reporting_every}", "training.keep_last=3")
-        run = tiny.copy(tmp_path / "run")
         assert tiny.train(run, f"training.max_steps={end}", *settings).step == end
         assert steps(run)[-1] == end
         assert metrics_without_time(run)[-1]["step"] == end and "valid_nll" in metrics_without_time(run)[-1]
@@ -164,9 +159,8 @@ class TestRaisedLimit:
         assert all_of(run) == all_of(straight)
 
     def test_a_run_that_ended_after_every_single_update_is_the_same_run(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+        self, tiny: TinyProject, uninterrupted: Path, run: Path
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         for end in range(1, STEPS + 1):
             assert tiny.train(run, f"training.max_steps={end}").step == end
             assert steps(run)[-1] == end
@@ -185,10 +179,9 @@ class TestRaisedLimit:
         ],
     )
     def test_a_kill_around_the_first_save_after_an_end_changes_nothing(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch,
         place: Any, name: str, number: int,
     ) -> None:  # fmt: skip
-        run = tiny.copy(tmp_path / "run")
         tiny.train(run, "training.max_steps=10")
         assert steps(run) == [4, 8, 10]
         with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
@@ -215,8 +208,7 @@ class TestRaisedLimit:
         assert tiny.train(run, *settings, "training.patience_validations=3") == whole
         assert all_of(run) == all_of(other)
 
-    def test_the_updates_before_and_after_an_end_are_verified(self, tiny: TinyProject, tmp_path: Path) -> None:
-        run = tiny.copy(tmp_path / "run")
+    def test_the_updates_before_and_after_an_end_are_verified(self, tiny: TinyProject, run: Path) -> None:
         tiny.train(run, "training.max_steps=7")
         before = contents(run)
         assert tiny.verify(run, "training.max_steps=7") == (5, 7)
@@ -225,9 +217,8 @@ class TestRaisedLimit:
         assert tiny.verify(run, "training.max_steps=10") == (9, 10)
 
     def test_a_longer_training_that_fails_before_its_first_save_leaves_the_end(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         tiny.train(run, "training.max_steps=6")
         for place, name, number in (
             (training, "settle_tokens_per_pass", 1),
@@ -259,10 +250,9 @@ class TestInterruptedEnd:
     )
     @pytest.mark.parametrize("how", ["killed", "stopped"])
     def test_the_same_command_comes_to_the_same_end(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch,
         place: Any, name: str, number: int, how: str,
     ) -> None:  # fmt: skip
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             call_at(patch, place, name, number, die if how == "killed" else ask)
             if how == "stopped":
@@ -277,9 +267,8 @@ class TestInterruptedEnd:
         assert contents(run) == before
 
     def test_a_stop_during_the_validation_of_the_end_saves_and_leaves_it_to_the_next_start(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             call_at(patch, validation, "batch_loss", 1, ask)
             result = tiny.train(run, "training.max_steps=3")
@@ -295,9 +284,8 @@ class TestInterruptedEnd:
 
     @pytest.mark.parametrize("number", [3, 4])  # a disk that fills up before the validation, and before the checkpoint
     def test_a_full_disk_at_the_end_keeps_the_save_and_room_for_a_checkpoint_ends_it(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
 
         def full() -> None:
             raise NmtkitError("model.safetensors: cannot be written (No space left on device); make room")
@@ -336,9 +324,8 @@ class TestInterruptedEnd:
             assert all_of(run) == all_of(uninterrupted)
 
     def test_a_damaged_checkpoint_that_was_due_at_the_end_stays_one_that_was_due(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+        self, tiny: TinyProject, uninterrupted: Path, run: Path
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         tiny.train(run, "training.max_steps=12")
         damage(run / "checkpoints/step-00000012")
         tiny.train(run, "training.max_steps=12")
@@ -349,9 +336,8 @@ class TestInterruptedEnd:
         assert found == expected
 
     def test_a_limit_lowered_below_what_was_trained_ends_the_run_where_it_is(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             call_at(patch, loop, "learning_rate", 11, ask)
             assert tiny.train(run).step == 11

@@ -203,12 +203,11 @@ def test_without_the_library_a_gpu_is_not_measured(one_gpu: torch.device, monkey
 
 
 def test_training_keeps_account_of_energy_over_sessions(
-    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = itertools.count(1000, 10)
     monkeypatch.setattr(energy, "SECONDS_BETWEEN_READINGS", 0.0)
     monkeypatch.setattr(energy, "rapl_counter", lambda powercap: lambda: float(next(reads)))
-    run = tiny.copy(tmp_path / "run")
     tiny.train(run, "training.max_steps=5")
     first = training_cost(run)
     assert first["host_joules"] >= 50

@@ -42,9 +42,8 @@ def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFa
 
 
 def test_an_interrupted_run_is_the_uninterrupted_one(
-    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     for steps in (4, 9):  # in the first epoch and in the second, after which what was drawn is lost
         stop_at(monkeypatch, steps - int(read_steps(run)))
         assert tiny.train(run, SAMPLING).signal == signal.SIGTERM
@@ -55,8 +54,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     assert determined(run) == determined(uninterrupted)
 
 
-def test_drawn_may_be_a_link_to_another_disk(tiny: TinyProject, tmp_path: Path) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_drawn_may_be_a_link_to_another_disk(tiny: TinyProject, tmp_path: Path, run: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "other").touch()
     (run / "drawn").symlink_to(tmp_path / "disk")
@@ -65,8 +63,9 @@ def test_drawn_may_be_a_link_to_another_disk(tiny: TinyProject, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["drawn", "resume", "checkpoints"])
-def test_in_a_linked_folder_what_other_processes_write_stays(tiny: TinyProject, tmp_path: Path, name: str) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_in_a_linked_folder_what_other_processes_write_stays(
+    tiny: TinyProject, tmp_path: Path, run: Path, name: str
+) -> None:
     (run / name).symlink_to(tmp_path)
     other = tmp_path / f".out.de{TEMPORARY_MARK}{platform.node()}-{os.getppid()}"
     other.touch()
@@ -75,9 +74,8 @@ def test_in_a_linked_folder_what_other_processes_write_stays(tiny: TinyProject, 
 
 
 def test_on_nfs_an_epoch_that_is_still_mapped_does_not_end_the_training(
-    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     keep_used_files(monkeypatch, is_mapped)
     assert tiny.train(run, SAMPLING).step == STEPS
     assert determined(run) == determined(uninterrupted)
@@ -96,9 +94,8 @@ def draws_otherwise(monkeypatch: pytest.MonkeyPatch, epoch: int, program: str, t
 
 
 def test_a_stop_is_heard_while_an_epoch_is_waited_for(
-    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     gather, asked = Workers.gather, list[int]()
 
     def asked_meanwhile(workers: Workers, values: list[Any]) -> list[Any]:
@@ -120,9 +117,8 @@ def test_a_stop_is_heard_while_an_epoch_is_waited_for(
 
 
 def test_what_was_done_is_saved_when_an_epoch_cannot_be_drawn(
-    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     draws_otherwise(monkeypatch, 1, "import sys; sys.exit('RUN: no space')")
     with pytest.raises(NmtkitError, match=r"the subwords of epoch 1 could not be sampled: RUN: no space"):
         tiny.train(run, SAMPLING, "training.checkpoint_every_steps=100")
@@ -136,8 +132,7 @@ def test_a_drawing_that_somebody_ended_is_begun_again(
     assert len(epochs(tiny, tiny.copy(tmp_path / "run")).of_epoch(0)) == 200
 
 
-def test_a_damaged_epoch_is_drawn_anew(tiny: TinyProject, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_a_damaged_epoch_is_drawn_anew(tiny: TinyProject, run: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = source_ids(epochs(tiny, run).of_epoch(0))
     damaged = run / "drawn" / "epoch-00000000"
     (damaged / "pairs" / "source.ids.bin").write_bytes(b"cut")
@@ -146,9 +141,8 @@ def test_a_damaged_epoch_is_drawn_anew(tiny: TinyProject, tmp_path: Path, caplog
 
 
 def test_other_processes_wait_in_short_exchanges_for_the_first(
-    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     epochs(tiny, run).of_epoch(0)
     answers = [(False, "", False), (False, "", False), (True, "", False), None]  # of the first process
     monkeypatch.setattr(Workers, "gather", lambda workers, own: [answers.pop(0), *own])
@@ -175,8 +169,7 @@ def epochs(project: TinyProject, run: Path, workers: Workers | None = None) -> T
     return training_pairs(recipe, Run(run), read_json(run / "data" / "manifest.json"), workers or project.workers())
 
 
-def test_the_prediction_goes_by_the_subwords_of_the_first_epoch(tiny: TinyProject, tmp_path: Path) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_the_prediction_goes_by_the_subwords_of_the_first_epoch(tiny: TinyProject, run: Path) -> None:
     step = tiny.train(run, SAMPLING, "training.max_epochs=1").step
     expected = read_json(run / "prediction.json")
     progress = read_json(run / "resume" / f"step-{step:08d}" / "state.json")["progress"]
@@ -231,8 +224,7 @@ def test_validation_is_of_plain_subwords(tiny: TinyProject, tmp_path: Path) -> N
     assert plain == sampled
 
 
-def test_every_epoch_is_drawn_anew_the_next_one_ahead_and_the_last_ones_go(tiny: TinyProject, tmp_path: Path) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_every_epoch_is_drawn_anew_the_next_one_ahead_and_the_last_ones_go(tiny: TinyProject, run: Path) -> None:
     recipe = load_recipe(str(tiny.recipe), [SAMPLING, "training.max_epochs=3"])
     pairs = training_pairs(recipe, Run(run), read_json(run / "data" / "manifest.json"), tiny.workers())
     seen = []

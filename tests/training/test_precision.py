@@ -52,10 +52,7 @@ def train_with(tiny: TinyProject, run: Path, stated: str, steps: int) -> None:
     train(recipe, run, Workers.start("cpu", recipe.training.precision, 1))
 
 
-def test_what_a_trial_finds_is_stored_and_kept_on_resume(
-    tiny: TinyProject, tmp_path: Path, found: dict[str, Any]
-) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_what_a_trial_finds_is_stored_and_kept_on_resume(tiny: TinyProject, run: Path, found: dict[str, Any]) -> None:
     train_with(tiny, run, "auto", 4)
     assert found["trials"] == 1
     assert stored_recipe(run / "recipe.toml", "run").training.precision == "bf16"
@@ -230,10 +227,9 @@ def test_a_hopelessly_slow_bf16_is_not_tried_in_longer_passes(monkeypatch: pytes
 
 @pytest.mark.parametrize(("compiled", "is_measured"), [("false", True), ("true", False)])
 def test_what_a_training_expects_is_measured_unless_it_is_compiled(
-    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: str, is_measured: bool
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch, compiled: str, is_measured: bool
 ) -> None:
     """A compiled one is stopped before its first update: only what it expects is looked at."""
-    run = tiny.copy(tmp_path / "run")
     monkeypatch.setattr("nmtkit.training.session._Session._make_updates", lambda self: "stopped here")
     tiny.train(run, f"training.compile={compiled}")
     predicted = read_json(run / "prediction.json")

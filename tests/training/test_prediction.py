@@ -38,9 +38,8 @@ def cpu(devices: int = 1, **changes: Any) -> Hardware:
     ],
 )
 def test_predicted_operations_and_tokens_are_those_that_training_counts(
-    tiny: TinyProject, tmp_path: Path, overrides: list[str]
+    tiny: TinyProject, run: Path, overrides: list[str]
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     tiny.train(run, *overrides)
     predicted, cost = read_json(run / "prediction.json"), training_cost(run)
     assert predicted["updates"] == cost["updates"] > 0
@@ -62,8 +61,7 @@ def test_the_time_follows_from_what_the_first_passes_reached() -> None:
     assert (assumed.mfu, assumed.mfu_source) == ASSUMED_MFU["cpu"]
 
 
-def test_a_prediction_is_made_once_before_the_first_update(tiny: TinyProject, tmp_path: Path) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_a_prediction_is_made_once_before_the_first_update(tiny: TinyProject, run: Path) -> None:
     tiny.train(run, "training.max_steps=3")
     before = (run / "prediction.json").read_bytes()
     tiny.train(run, "training.max_steps=6")
@@ -72,8 +70,7 @@ def test_a_prediction_is_made_once_before_the_first_update(tiny: TinyProject, tm
     assert ["updates", "3", "6", "2.000"] in table.rows
 
 
-def test_the_outcome_stands_beside_the_prediction_with_their_ratio(tiny: TinyProject, tmp_path: Path) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_the_outcome_stands_beside_the_prediction_with_their_ratio(tiny: TinyProject, run: Path) -> None:
     tiny.train(run, "training.max_steps=6")
     cost = training_cost(run)
     rows = {row[0]: row[1:] for row in prediction_fared(cost).rows}
@@ -157,9 +154,8 @@ def test_memory_that_passes_took_is_reported_with_what_the_optimizer_adds(few: P
 
 
 def test_training_measures_the_memory_of_its_heaviest_passes(
-    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     tried: list[int] = []
     monkeypatch.setattr("nmtkit.training.micro_batches.run_micro_batch", lambda *arguments: tried.append(1))
     monkeypatch.setattr("nmtkit.training.session.memory_bytes", lambda device: 10**9 * bool(tried))

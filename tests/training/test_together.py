@@ -26,9 +26,8 @@ from tests.conftest import TinyProject
 
 @pytest.mark.parametrize("other", [(0, None), (4, {"weights.safetensors": "other"})])
 def test_processes_that_found_different_saves_do_not_train_together(
-    tiny: TinyProject, tmp_path: Path, other: tuple[int, Any]
+    tiny: TinyProject, run: Path, other: tuple[int, Any]
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     tiny.train(run, "training.max_steps=4")
 
     class Elsewhere(Workers):
@@ -76,9 +75,8 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
 
 @pytest.mark.parametrize(("kind", "step"), [("checkpoint", 4), ("validation", 5)])
 def test_the_clock_of_what_was_done_at_a_save_starts_after_a_resume_too(
-    tiny: TinyProject, tmp_path: Path, kind: str, step: int
+    tiny: TinyProject, run: Path, kind: str, step: int
 ) -> None:
-    run = tiny.copy(tmp_path / "run")
     tiny.train(run, f"training.max_steps={step}")
     before = read_json(run / f"resume/step-{step:08d}/state.json")
     assert before["checkpointed"] == (kind == "checkpoint") and before["validated"] == (kind == "validation")
@@ -88,8 +86,7 @@ def test_the_clock_of_what_was_done_at_a_save_starts_after_a_resume_too(
     assert after["progress"][f"last_{kind}_seconds"] == after["progress"]["seconds"]
 
 
-def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyProject, tmp_path: Path) -> None:
-    run = tiny.copy(tmp_path / "run")
+def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyProject, run: Path) -> None:
     tiny.train(run, "training.max_steps=8")
     first, last = sorted((run / "resume").iterdir())
     state = TrainingState.new(*_model_of(tiny, run), torch.device("cpu"))

@@ -113,9 +113,8 @@ class TestStops:
 
     @pytest.mark.parametrize("batch", [1, 2, 3])
     def test_a_stop_during_a_validation_gives_it_up_at_the_next_batch_and_makes_it_anew_on_resume(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch, batch: int
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         calls = 0
         forward = validation.batch_loss
 
@@ -151,9 +150,8 @@ class TestStops:
         assert [line["step"] for line in lines if "valid_bleu" in line] == [5, 6]
 
     def test_a_terminal_that_is_closed_saves_and_under_nohup_it_does_not_stop(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             call_at(patch, loop, "learning_rate", 3, lambda: ask(signal.SIGHUP))
             assert tiny.train(run) == training.TrainingResult(3, "stopped by SIGHUP", signal.SIGHUP)
@@ -167,9 +165,8 @@ class TestStops:
             signal.signal(signal.SIGHUP, before)
 
     def test_a_kill_after_an_unfinished_update_was_finished_reports_it_once(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             call_at(patch, validation, "batch_loss", 1, ask)
             tiny.train(run)
@@ -182,9 +179,8 @@ class TestStops:
         assert determined(run) == determined(uninterrupted)
 
     def test_a_signal_while_saving_lets_the_save_be_whole(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             call_at(patch, state, "write_tensors", 2, ask)
             assert tiny.train(run).step == 5  # asked in the save of update 4, heard in the validation of update 5
@@ -193,9 +189,8 @@ class TestStops:
 
     @pytest.mark.usefixtures("interruptible")
     def test_a_second_signal_ends_at_once_without_harm(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
 
         def ask_twice() -> None:
             ask(signal.SIGINT)
@@ -234,15 +229,13 @@ class TestVerifyResume:
         assert tiny.verify(trained) == (13, 14)
         assert contents(trained) == before
 
-    def test_a_single_save_is_compared_with_the_beginning(self, tiny: TinyProject, tmp_path: Path) -> None:
-        run = tiny.copy(tmp_path / "run")
+    def test_a_single_save_is_compared_with_the_beginning(self, tiny: TinyProject, run: Path) -> None:
         tiny.train(run, "training.max_steps=6", "training.checkpoint_every_steps=100")
         assert tiny.verify(run) == (1, 6)
 
     def test_validations_are_repeated_where_they_were_made(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             call_at(patch, validation, "batch_loss", 1, ask)
             assert tiny.train(run).step == 5  # the validation of update 5 is made by the next session
@@ -281,8 +274,7 @@ class TestVerifyResume:
             tiny.verify(trained)
         assert message in str(caught.value)
 
-    def test_without_a_save_there_is_nothing_to_compare(self, tiny: TinyProject, tmp_path: Path) -> None:
-        run = tiny.copy(tmp_path / "run")
+    def test_without_a_save_there_is_nothing_to_compare(self, tiny: TinyProject, run: Path) -> None:
         with pytest.raises(NmtkitError, match="no saved state to compare with yet"):
             tiny.verify(run)
 
@@ -304,9 +296,8 @@ def sign(folder: Path, change: Callable[[dict[str, Any]], object] = lambda saved
 class TestSaves:
     @pytest.mark.parametrize("write", [1, 2, 3, 4, 5])  # checkpoint 4, weights and optimiser of save 4, and of the next
     def test_a_file_that_reads_back_otherwise_costs_no_earlier_save(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch, write: int
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         save_file, writes = safetensors.torch.save_file, 0
 
         def flip_a_bit(tensors: dict[str, torch.Tensor], path: Path) -> None:
@@ -403,9 +394,8 @@ class TestSaves:
 
     @pytest.mark.parametrize(("place", "name"), [(state.TrainingState, "save"), (session, "remove_old_checkpoints")])
     def test_a_kill_around_a_save_leaves_the_earlier_checkpoint_which_the_next_start_removes(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         keep = ("training.keep_last=1", "training.keep_best=0", "decoding.average_last=1")
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             call_at(patch, place, name, 2, lambda: 1 / 0)
@@ -415,9 +405,8 @@ class TestSaves:
         assert [path.name for path in Run(run).checkpoints()] == ["step-00000008"]
 
     def test_on_nfs_a_resumed_training_holds_no_file_of_the_save_it_began_with(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         tiny.train(run, "training.max_steps=4")
         keep_used_files(monkeypatch, is_mapped)
         assert tiny.train(run).step == STEPS
@@ -444,9 +433,8 @@ class TestSpace:
             monkeypatch.setattr(place, lambda folder: left.pop(0) if len(left) > 1 else left[0])
 
     def test_a_disk_too_full_for_a_checkpoint_is_told_before_any_training(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         self.limit(monkeypatch, 50_000)
         with pytest.raises(NmtkitError, match=r"saving needs 0\.\d MB, but only 0\.1 MB are free there; make room"):
             tiny.train(run)
@@ -454,9 +442,8 @@ class TestSpace:
 
     @pytest.mark.parametrize(("free", "is_enough"), [({"run": 10**9, "shm": 50_000}, False), ({"run": 250_000}, True)])
     def test_of_linked_folders_the_disk_they_are_on_counts(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], is_enough: bool
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], is_enough: bool
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         (run / "resume").symlink_to("/dev/shm")
         if run.stat().st_dev == (run / "resume").stat().st_dev:
             pytest.skip("no other file system")
@@ -471,11 +458,10 @@ class TestSpace:
         self,
         tiny: TinyProject,
         uninterrupted: Path,
-        tmp_path: Path,
+        run: Path,
         monkeypatch: pytest.MonkeyPatch,
         free: tuple[int, ...],
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch:
             self.limit(patch, *free)
             with pytest.raises(NmtkitError, match="make room and run the same command again"):
@@ -534,9 +520,8 @@ class TestData:
             TinyProject(recipe, tmp_path / "run").train(tmp_path / "run", "training.max_steps=1")
 
     def test_a_kill_before_the_recipe_is_stored_lets_no_other_recipe_train_on_the_data(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             call_at(patch, Run, "store_recipe", 1, lambda: 1 / 0)
             prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), run, workers=1)
@@ -562,17 +547,15 @@ class TestOneProcessARun:
         )
         assert contents(trained) == before
 
-    def test_preparing_a_run_in_training_is_refused(self, tiny: TinyProject, tmp_path: Path) -> None:
-        run = tiny.copy(tmp_path / "run")
+    def test_preparing_a_run_in_training_is_refused(self, tiny: TinyProject, run: Path) -> None:
         recipe = load_recipe(str(tiny.recipe), ["data.vocab_size=91"])
         with Run(run).locked("train"), pytest.raises(NmtkitError, match="in use by nmtkit train"):
             prepare(recipe, run, workers=1)
         assert contents(run) == contents(tiny.prepared)
 
     def test_a_training_holds_the_lock_until_its_end(
-        self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = tiny.copy(tmp_path / "run")
         refused = []
 
         def try_to_lock() -> None:
