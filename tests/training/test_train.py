@@ -325,19 +325,12 @@ class TestSaves:
             ("optimizer.safetensors", lambda path: path.unlink()),
         ],
     )
-    def test_a_damaged_save_makes_way_for_the_one_before_it(
-        self,
-        tiny: TinyProject,
-        uninterrupted: Path,
-        trained: Path,
-        warnings: list[str],
-        name: str,
-        damage: Callable[[Path], object],
+    def test_a_damaged_save_is_passed_over_with_a_warning(
+        self, trained: Path, warnings: list[str], name: str, damage: Callable[[Path], object]
     ) -> None:
         damage(trained / "resume/step-00000014" / name)
-        assert tiny.train(trained).step == STEPS
+        assert [folder.name for folder, _ in state.whole_states(Run(trained), 2)] == ["step-00000012"]
         assert any("step-00000014" in warning and "using the previous saved state" in warning for warning in warnings)
-        assert determined(trained) == determined(uninterrupted)
 
     @pytest.mark.parametrize(
         "change",
@@ -350,16 +343,24 @@ class TestSaves:
             lambda saved: saved.pop("files"),
         ],
     )
-    def test_a_save_whose_state_was_changed_makes_way_for_the_one_before_it(
-        self, tiny: TinyProject, uninterrupted: Path, trained: Path, warnings: list[str], change: Callable[[Any], Any]
+    def test_a_save_whose_state_was_changed_is_passed_over_with_a_warning(
+        self, trained: Path, warnings: list[str], change: Callable[[Any], Any]
     ) -> None:
         path = trained / "resume/step-00000014/state.json"
         saved = read_json(path)
         change(saved)
         path.write_text(json.dumps(saved))
+        assert [folder.name for folder, _ in state.whole_states(Run(trained), 2)] == ["step-00000012"]
+        assert any("step-00000014/state.json" in each and "damaged" in each for each in warnings)
+
+    @pytest.mark.parametrize("name", ["state.json", "weights.safetensors"])
+    def test_a_training_and_its_verification_go_by_the_save_before_a_damaged_one(
+        self, tiny: TinyProject, uninterrupted: Path, trained: Path, name: str
+    ) -> None:
+        path = trained / "resume/step-00000014" / name
+        path.write_bytes(flipped(path))
         assert tiny.verify(trained) == (1, 12)
         assert tiny.train(trained).step == STEPS
-        assert any("step-00000014/state.json" in each and "damaged" in each for each in warnings)
         assert determined(trained) == determined(uninterrupted)
 
     def test_other_files_in_a_save_are_no_damage(self, tiny: TinyProject, trained: Path, warnings: list[str]) -> None:
