@@ -127,12 +127,12 @@ def with_fault(corpus: Corpus, rule: str) -> int:
 class TestRules:
     @pytest.mark.parametrize("rule", FAULTS)
     @pytest.mark.parametrize("only_check", [True, False])
-    def test_each_is_counted_with_its_line_by_check_and_prepare_alike(
+    def test_each_is_counted_and_shown_with_its_line_by_check_and_prepare_alike(
         self, corpus: Corpus, rule: str, only_check: bool
     ) -> None:
         line = with_fault(corpus, rule)
-        setting = 'cleaning.invalid_utf8="fix"'
-        report = corpus.check(setting).report if only_check else corpus.prepare(setting)
+        settings = ['cleaning.invalid_utf8="fix"', "cleaning.max_characters=9999"]  # too long by its words
+        report = corpus.check(*settings).report if only_check else corpus.prepare(*settings)
         expected = {rule: 1, "duplicate_source": 1} if rule == "duplicate_pair" else {rule: 1}
         assert counts(report) == expected
         assert report["rules"][rule]["lines"] == [line]
@@ -140,6 +140,13 @@ class TestRules:
         assert corpus.report() == report
         assert set(report["rules"]) == set(RULES)
         assert set(report["rules"][rule]) == {"count", "lines", "action"}
+        shown = [
+            "".join(char if char.isprintable() else repr(char)[1:-1] for char in side[:60])
+            + ("..." if len(side) > 60 else "")
+            for side in (side.decode("utf-8", "backslashreplace") for side in FAULTS[rule])
+        ]
+        assert report["examples"][rule] == shown
+        assert all(char.isprintable() for side in shown for char in side)
 
     @pytest.mark.parametrize("rule", ONE_AND_ONLY)
     def test_drop_leaves_the_pair_out_and_counts_it(self, corpus: Corpus, rule: str) -> None:
@@ -150,6 +157,7 @@ class TestRules:
         assert report["left_out"] == {rule: 1}
         manifest = json.loads((corpus.run / "data" / "manifest.json").read_text(encoding="utf-8"))
         assert manifest["cleaning"][rule] == manifest["rules"][rule] == 1
+        assert set(manifest["cleaning"]) == {*RULES, "held_out_copy"}
         assert report["pairs"] == {"read": 41, "kept": 40}
 
     @pytest.mark.parametrize("rule", ["line_separator", "control_character", "html_entity", "markup", "length_ratio",
@@ -570,21 +578,6 @@ class TestReport:
         ]
         assert widths
         assert all(0 <= width <= 420 for width in widths)
-
-    @pytest.mark.parametrize("rule", FAULTS)
-    @pytest.mark.parametrize("only_check", [True, False])
-    def test_each_rule_shows_the_first_pair_that_it_concerns(self, corpus: Corpus, rule: str, only_check: bool) -> None:
-        with_fault(corpus, rule)
-        keep = "cleaning.invalid_utf8=drop"
-        report = corpus.check(keep).report if only_check else corpus.prepare(keep, "cleaning.max_characters=9999")
-        expected = [side.decode("utf-8", "backslashreplace") for side in FAULTS[rule]]
-        shown = [
-            "".join(char if char.isprintable() else repr(char)[1:-1] for char in side[:60])
-            + ("..." if len(side) > 60 else "")
-            for side in expected
-        ]
-        assert report["examples"][rule] == shown
-        assert all(char.isprintable() for side in shown for char in side)
 
     def test_pairs_of_too_many_tokens_are_shown_too(self, corpus: Corpus) -> None:
         corpus.write("train", encoded([*CLEAN, ("one two three four five", "eins zwei drei vier fünf")]))

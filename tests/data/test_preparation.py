@@ -14,7 +14,6 @@ import pytest
 
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.data.changes import changed_text
-from nmtkit.data.cleaning import RULES
 from nmtkit.data.encoding import num_trained
 from nmtkit.data.prepare import Preparation, prepare
 from nmtkit.data.shards import PairData
@@ -232,17 +231,6 @@ class TestHostileText:
         assert plain["corpora"][0]["carriage_returns_removed"] == {"source": 0, "target": 0}
         assert project.data_files() == files
 
-    def test_blank_lines_are_left_out_and_counted_by_rule(self, project: Project) -> None:
-        pairs = [*sentence_pairs(100), ("", ""), (" ", "\t"), ("", "x"), ("x", "\u00a0"), ("x", "")]
-        project.write("train", pairs)
-        manifest = project.prepare().manifest
-        assert {rule: count for rule, count in manifest["cleaning"].items() if count} == {
-            "both_blank": 2,
-            "one_sided_blank": 3,
-        }
-        assert set(manifest["cleaning"]) == {*RULES, "held_out_copy"}
-        assert manifest["pairs"]["train"] == 100
-
     @pytest.mark.parametrize("override", ["cleaning.max_characters=5000", "cleaning.max_characters=0"])
     def test_a_line_of_100000_characters_is_left_out_and_counted(self, project: Project, override: str) -> None:
         pairs = sentence_pairs(100)
@@ -298,10 +286,6 @@ class TestWrongInput:
     def test_a_missing_file_is_named(self, project: Project) -> None:
         (project.folder / "train.de").unlink()
         assert f"{project.folder / 'train.de'}: no such file" in project.complaint()
-
-    def test_an_empty_corpus_is_told(self, project: Project) -> None:
-        project.write("train", [])
-        assert "no training pair is left" in project.complaint()
 
     def test_an_empty_test_set_is_named(self, project: Project) -> None:
         project.write("news", [])
@@ -557,14 +541,6 @@ class TestAgain:
         shutil.copytree(moved.folder.with_name("old"), moved.folder, dirs_exist_ok=True)
         assert not moved.prepare().is_new
         assert train(moved.recipe(), moved.run, Workers.start("cpu", "float32", 1)).step == 1
-
-    def test_training_refuses_other_text_of_the_same_name(self, project: Project, tmp_path: Path) -> None:
-        project.prepare()
-        other = Project(tmp_path / "other")
-        other.write("train", sentence_pairs(120, seed=2))
-        shutil.copytree(project.run, other.run)
-        with pytest.raises(NmtkitError, match=r"data\.train"):
-            train(other.recipe(), other.run, Workers.start("cpu", "float32", 1))
 
 
 class TestReproducibility:

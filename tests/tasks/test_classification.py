@@ -382,31 +382,19 @@ def test_bad_input_is_one_clear_line(
     assert not (tmp_path / "run" / "data").exists()
 
 
-def test_validation_examples_can_be_held_out(tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path, "pair-label", of_pair), ["data.valid=50"])
-    prepare(recipe, tmp_path / "run")
-    run = Run(tmp_path / "run")
-    train_texts = (tmp_path / "train.txt").read_text(encoding="utf-8").splitlines()
-    sources, labels = run.valid_text.read()
-    assert len(sources) == len(set(sources)) == 50
-    assert set(labels) == {"yes", "no"}
-    assert set(sources) <= set(train_texts)  # with tabs between their fields
-    kept = LabelData(run.data / "train", run.tokenizer())
-    assert len(kept) == sum(text not in set(sources) for text in train_texts)
-
-
-def test_test_examples_can_be_held_out(tmp_path: Path) -> None:
+def test_validation_and_test_examples_can_be_held_out(tmp_path: Path) -> None:
     recipe = load_recipe(write_project(tmp_path, "pair-label", of_pair), ["data.valid=50", "data.test=40"])
     prepare(recipe, tmp_path / "run")
-    run = Run(tmp_path / "run")
+    run, held_out = Run(tmp_path / "run"), set[str]()
     train_texts = (tmp_path / "train.txt").read_text(encoding="utf-8").splitlines()
-    sources, labels = run.test_text("test").read()
-    valid = set(run.valid_text.read()[0])
-    assert len(sources) == len(set(sources)) == 40
-    assert set(labels) == {"yes", "no"}
-    assert set(sources) <= set(train_texts) - valid
+    for count, text in ((50, run.valid_text), (40, run.test_text("test"))):
+        sources, labels = text.read()
+        assert len(sources) == len(set(sources)) == count
+        assert set(labels) == {"yes", "no"}
+        assert set(sources) <= set(train_texts) - held_out  # with tabs between their fields
+        held_out |= set(sources)
     kept = LabelData(run.data / "train", run.tokenizer())
-    assert len(kept) == sum(text not in valid | set(sources) for text in train_texts)
+    assert len(kept) == sum(text not in held_out for text in train_texts)
 
 
 def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
