@@ -978,7 +978,7 @@ class TestConversation:
             assert terminal.process.wait(300) == 0
             assert terminal.is_as_before()
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
     def test_a_prompt_that_is_stopped_leaves_the_terminal_as_it_was(
         self, model: Path, number: signal.Signals, code: int
     ) -> None:
@@ -1019,23 +1019,20 @@ class TestSignals:
                 assert process.poll() is None
                 time.sleep(0.02)
             process.send_signal(number)
-            out, err = process.communicate(timeout=300)
-        assert (process.returncode, out, err) == (code, b"", b"")
+            assert process.wait(timeout=60) == code  # with stdin still open
+            assert process.communicate() == (b"", b"")
         assert output.read_text() == "old\n"
         assert list(tmp_path.iterdir()) == [output]
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-    def test_one_that_waits_for_a_pipe_ends_at_once(
-        self, model: Path, expected: list[str], number: signal.Signals, code: int
-    ) -> None:
+    def test_one_that_waits_for_a_pipe_ends_at_once(self, model: Path, expected: list[str]) -> None:
         command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
             process.stdin.write(as_bytes(sentences(40, seed=2)[:1]))
             process.stdin.flush()
             assert process.stdout.readline() == as_bytes(expected[:1])
-            process.send_signal(number)
-            assert process.wait(timeout=60) == code  # with stdin still open
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 130  # with stdin still open
             assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
 
     def test_one_whose_reader_has_gone_ends_at_once(self, model: Path, expected: list[str]) -> None:
