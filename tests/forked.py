@@ -51,6 +51,13 @@ def _run(
     main()
 
 
+def set_window_lines(count: int) -> None:
+    """For the argument ``before``: files are translated in windows of so many lines."""
+    from nmtkit.decoding import file_translation
+
+    file_translation.WINDOW_LINES = count
+
+
 class Forked:
     """A started nmtkit command, used as `subprocess.Popen` is.
 

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import torch
 
-import nmtkit
 from nmtkit.cli.lines import write_stdout_as_text
 from nmtkit.cli.main import main
 from nmtkit.config.schema import DecodingConfig
@@ -38,7 +37,7 @@ from nmtkit.model_folder import load_model, save_model
 from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
 from tests.conftest import Streamed, run_with_streams, train_run
-from tests.forked import run_forked
+from tests.forked import Forked, run_forked, set_window_lines
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
 WORDS |= {"old": "alte", "new": "neue", "always": "immer", "house": "Häuser", "likes": "mag", "red": "rote"}
@@ -658,12 +657,8 @@ class TestGoingOn:
 
     def test_one_that_was_killed_goes_on_to_the_same_bytes(self, model: Path, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_bytes(as_bytes(sentences(40, seed=2) * 30))
-        (tmp_path / "program.py").write_text(
-            "from nmtkit.cli.main import main\nfrom nmtkit.decoding import file_translation\n"
-            "file_translation.WINDOW_LINES = 20\nmain()\n"
-        )
 
-        def command(name: str) -> list[str]:
+        def started(name: str) -> Forked:
             where = [
                 "--input",
                 tmp_path / "in.txt",
@@ -672,11 +667,12 @@ class TestGoingOn:
                 "--status",
                 tmp_path / f"{name}.status",
             ]
-            options = ["--threads", "1", "--json", "--sample", "--temperature", "0.5", "--n-best", "2"]
-            return [sys.executable, str(tmp_path / "program.py"), "translate", str(model), *map(str, where), *options]
+            options = ["--threads", 1, "--json", "--sample", "--temperature", 0.5, "--n-best", 2]
+            before = partial(set_window_lines, 20)
+            return Forked("translate", model, *where, *options, err=tmp_path / "messages", before=before)
 
-        place = {**os.environ, "PYTHONPATH": str(Path(nmtkit.__file__).parent.parent)}
-        assert subprocess.run(command("whole"), env=place, stderr=subprocess.DEVNULL).returncode == 0
+        with started("whole") as process:
+            assert process.wait() == 0
 
         def finished() -> int:
             try:
@@ -686,16 +682,18 @@ class TestGoingOn:
 
         there = 0
         while True:
-            with subprocess.Popen(command("killed"), env=place, stderr=subprocess.PIPE) as process:
+            (tmp_path / "messages").unlink()
+            with started("killed") as process:
                 while process.poll() is None and finished() < there + 25:
                     time.sleep(0.005)
-                process.kill()
-                assert process.stderr is not None
-                told = process.stderr.read().decode()
+                with suppress(ProcessLookupError):  # it has ended
+                    process.send_signal(signal.SIGKILL)
+                code = process.wait()
+            told = (tmp_path / "messages").read_text()
             assert (f"resuming after {20 * there:,} lines" in told) == (there > 0), told
-            if process.returncode == 0:
+            if code == 0:
                 break
-            assert process.returncode == -signal.SIGKILL, told
+            assert code == -signal.SIGKILL, told
             there = finished()
         assert there >= 25
         for kind in ("", ".status"):
