@@ -20,15 +20,8 @@ CONTEXT.set_forkserver_preload(["tests.preloaded"])
 Output = Path | Connection
 
 
-def _run(
-    arguments: list[str],
-    out: Output,
-    err: Output,
-    environment: dict[str, str],
-    file_limit: int | None,
-    before: Callable[[], None] | None,
-) -> None:
-    """In the new process: an nmtkit command."""
+def _settle(out: Output, err: Output, environment: dict[str, str]) -> None:
+    """In the new process: give it streams and an environment of its own."""
     for number, output in ((0, Path(os.devnull)), (1, out), (2, err)):
         if isinstance(output, Path):
             descriptor = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -39,10 +32,47 @@ def _run(
             output.close()
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-    if file_limit is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
     os.environ.clear()
     os.environ.update(environment)
+
+
+def _execute(program: str, arguments: list[str], out: Path, environment: dict[str, str]) -> None:
+    """In the new process: a Python program."""
+    _settle(out, out, environment)
+    sys.argv = ["program", *arguments]
+    exec(compile(program, "program", "exec"), {"__name__": "__main__"})
+
+
+def run_programs(program: str, arguments: list[str], logs: list[Path], environments: list[dict[str, str]]) -> None:
+    """Runs a Python program several times at once, each with its log and what its environment has besides."""
+    processes = []
+    for log, changes in zip(logs, environments, strict=True):
+        values = (program, arguments, log, {**os.environ, **changes})
+        processes.append(CONTEXT.Process(target=_execute, args=values))
+        processes[-1].start()
+    try:
+        for process in processes:
+            process.join(240)
+        codes = [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    assert codes == [0] * len(codes), "\n".join(log.read_text(encoding="utf-8") for log in logs)
+
+
+def _run(
+    arguments: list[str],
+    out: Output,
+    err: Output,
+    environment: dict[str, str],
+    file_limit: int | None,
+    before: Callable[[], None] | None,
+) -> None:
+    """In the new process: an nmtkit command."""
+    _settle(out, err, environment)
+    if file_limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
     if before is not None:
         before()
     from nmtkit.cli.main import main

@@ -35,6 +35,15 @@ Moment = tuple[str, float]
 """What to count and when to kill: ("seconds", 0.4), ("file operations", 12) or ("validation batches", 2)."""
 
 
+def kill_at_window(number: int, lines: int) -> None:
+    """Has this process killed instead of writing a window of a translation, all of so many lines; the first is 0."""
+    from nmtkit.decoding import file_translation
+    from nmtkit.decoding.parts import Parts
+
+    file_translation.WINDOW_LINES = lines
+    Parts.write = Killer(number).counting(Parts.write)  # type: ignore[method-assign]
+
+
 def kill_at(moment: Moment) -> None:
     """Has this process killed at a moment that it counts itself."""
     what, count = moment

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from nmtkit.text.tokenizer import Tokenizer
 from tests.conftest import RunCommand, contents
 from tests.decoding.models import TEXT, TINY, data_config, model_for
 from tests.export.tiny_models import let_end
+from tests.forked import Forked, run_forked
+from tests.killing import kill_at_window
 
 GERMAN = [german for _, german in TEXT] + [f"{german} {other}" for _, german in TEXT for _, other in TEXT[:2]]
 BACK = 'generate = "mono.de", model = "de-en", as = "source"'
@@ -523,34 +526,15 @@ class TestBadInput:
         assert 'labels: a model of the task "label", which does not translate' in message
 
 
-PREPARE = ["prepare", "mine.toml", "--device", "cpu", "--threads", 1]
-KILLED = """
-import os, signal
-from nmtkit.cli.main import main
-from nmtkit.decoding import file_translation
-from nmtkit.decoding.parts import Parts
-
-def write(parts, number, written, write=Parts.write):
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(parts, number, written)
-
-file_translation.WINDOW_LINES = 4
-Parts.write = write
-main()
-"""
-
-
-def run_in_process(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False, cwd=folder
-    )
+def command(project: Project, run: str, *options: object) -> list[object]:
+    place = ["--run-dir", project.folder / run, "--device", "cpu", "--threads", 1]
+    return ["prepare", project.folder / "mine.toml", *place, *options]
 
 
 def test_after_a_kill_only_the_last_window_is_translated_again(project: Project, translated: list[int]) -> None:
     project.recipe(BACK)
-    ended = run_in_process(project.folder, "-c", KILLED, *PREPARE, "--run-dir", "run")
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with Forked(*command(project, "run"), before=partial(kill_at_window, 2, 4)) as process:
+        assert process.wait() == -signal.SIGKILL
     assert len(list((project.run / "generated" / "mono.tsv.parts").glob("*.output"))) == 2
     project.prepare(BACK)
     assert translated == [9]
@@ -560,7 +544,7 @@ def test_after_a_kill_only_the_last_window_is_translated_again(project: Project,
 
 def test_several_processes_generate_the_same(project: Project) -> None:
     project.prepare(f"{BACK}, beam = 1")
-    ended = run_in_process(project.folder, "-m", "nmtkit", *PREPARE, "--run-dir", "shared", "--processes", 2)
+    ended = run_forked(*command(project, "shared", "--processes", 2))
     assert ended.returncode == 0, ended.stderr
     for name in ("generated/mono.tsv", "data/train/source.ids.bin", "data/report.json"):
         assert (project.folder / "shared" / name).read_bytes() == (project.run / name).read_bytes()
@@ -571,7 +555,8 @@ def test_processes_under_torchrun_generate_the_same_and_end_where_nothing_is_lef
     project.prepare(BACK)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29641", "-m", "nmtkit"]
     for message in ("generated mono: ", "up to date; nothing was done"):
-        ended = run_in_process(project.folder, *torchrun, *PREPARE, "--run-dir", "shared")
+        started = [sys.executable, *torchrun, *map(str, command(project, "shared"))]
+        ended = subprocess.run(started, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         assert message in ended.stderr
     for name in ("generated/mono.tsv", "data/train/source.ids.bin"):

@@ -27,6 +27,7 @@ from nmtkit.files import sha256_of, sha256_of_files
 from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
+from tests.forked import Forked, run_forked
 
 ROWS = """
 title = "Two ways"
@@ -63,9 +64,8 @@ class Swept:
 
 
 def ablate(recipe: Path, rows: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nmtkit", "ablate", str(recipe), "--rows-file", str(rows)]
-    command += ["--sweep-dir", str(folder), "--device", "cpu", "--threads", "1", *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+    place = ("--rows-file", rows, "--sweep-dir", folder)
+    return run_forked("ablate", recipe, *place, "--device", "cpu", "--threads", 1, *more)
 
 
 @pytest.fixture(scope="module")
@@ -326,15 +326,15 @@ def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp
 
 
 def test_a_stop_reaches_the_runs_and_the_same_command_goes_on(swept: Swept, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "nmtkit", "ablate", str(swept.recipe), "--rows-file", str(swept.rows)]
-    command += ["--sweep-dir", str(tmp_path), "--rows", "base", "--device", "cpu", "--threads", "1"]
-    command += ["--set", "training.max_steps=100000", "--set", "training.validate_every_steps=100000"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    metrics, deadline = tmp_path / "base-seed1" / "metrics.jsonl", time.monotonic() + 300
-    while not metrics.is_file() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=300)
+    metrics, messages, deadline = tmp_path / "base-seed1" / "metrics.jsonl", tmp_path / "err", time.monotonic() + 300
+    steps = ("--set", "training.max_steps=100000", "--set", "training.validate_every_steps=100000")
+    arguments = ("--rows-file", swept.rows, "--sweep-dir", tmp_path, "--rows", "base", "--device", "cpu", *steps)
+    with Forked("ablate", swept.recipe, *arguments, "--threads", 1, err=messages) as process:
+        while not metrics.is_file() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    err = messages.read_text(encoding="utf-8")
     assert process.returncode == 143
     assert "to resume, run: nmtkit" in err
     saves = list((tmp_path / "base-seed1" / "resume").glob("step-*"))

@@ -1,10 +1,7 @@
 """Random pairs of tokens to train on, updates of a tiny model, and workers of two processes."""
 
 import itertools
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import nmtkit
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.state import TrainingState
+from tests.forked import run_programs
 
 VOCAB = 20
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
@@ -54,20 +51,6 @@ def free_port() -> int:
 
 def run_two_processes(script: str, folder: Path, *arguments: str) -> None:
     """Run a Python program as both ranks of one group."""
-    (folder / "worker.py").write_text(script)
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    shared["PYTHONPATH"] = str(Path(nmtkit.__file__).parent.parent)
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(folder / "worker.py"), *arguments],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        outputs = [child.communicate(timeout=240)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert [child.returncode for child in children] == [0, 0], "\n".join(outputs)
+    environments = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    run_programs(script, list(arguments), [folder / f"{rank}.log" for rank in range(2)], environments)
