@@ -11,7 +11,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -209,13 +209,13 @@ class Streamed:
         return self.out.decode("utf-8").split("\n")[:-1]
 
 
-def run_with_streams(*arguments: object, stdin: bytes = b"") -> Streamed:
-    """Run an nmtkit command in this process with standard streams of its own."""
+def run_with_streams(*arguments: object, stdin: bytes = b"", restores: bool = True) -> Streamed:
+    """Run an nmtkit command in this process with standard streams of its own, and restore what it changed of it."""
     from nmtkit.cli.main import main
 
     code: Any = 0
     streams = [io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n") for content in (stdin, b"", b"")]
-    with process_restored(), pytest.MonkeyPatch.context() as patch:
+    with process_restored() if restores else nullcontext(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
@@ -237,27 +237,10 @@ class Outcome(NamedTuple):
     err: str
 
 
-RunCommand = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_process: None
-) -> RunCommand:
+def run_command(*arguments: object, restores: bool = True) -> Outcome:
     """Runs an nmtkit command in this process, from its arguments to its exit code."""
-    from nmtkit.cli.main import main
-
-    def run(*arguments: object) -> Outcome:
-        code: Any = 0
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
-            try:
-                main()
-            except SystemExit as stop:
-                code = stop.code or 0
-        return Outcome(code, *capsys.readouterr())
-
-    return run
+    done = run_with_streams(*arguments, restores=restores)
+    return Outcome(done.code, done.out.decode("utf-8"), done.err)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from nmtkit.cli.main import COMMANDS, load_command
 from nmtkit.distributed import launch as launcher
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 
 
 def numbers() -> list[tuple[str, Any]]:
@@ -43,7 +43,7 @@ def test_every_number_of_every_command_has_both_bounds() -> None:
         "inspect r --line 1000000000000000000000",
     ],
 )
-def test_a_number_beyond_its_bound_is_wrong_usage(run_command: RunCommand, arguments: str) -> None:
+def test_a_number_beyond_its_bound_is_wrong_usage(arguments: str) -> None:
     outcome = run_command(*arguments.split())
     assert (outcome.code, outcome.out) == (2, "")
     assert arguments.split()[-2] in outcome.err.splitlines()[-1]
@@ -80,9 +80,7 @@ def test_a_garbled_environment_of_several_processes_is_named(
 
 
 @pytest.mark.parametrize("command", ["train", "run", "translate"])
-def test_a_garbled_rank_ends_a_command_in_one_line(
-    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_garbled_rank_ends_a_command_in_one_line(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("RANK", "x")
     outcome = run_command(command, "quickstart")
     assert outcome.code == 1
@@ -91,7 +89,7 @@ def test_a_garbled_rank_ends_a_command_in_one_line(
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EMFILE])
 def test_processes_that_cannot_be_started_take_those_with_them_that_were(
-    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, code: int
+    monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
@@ -110,9 +108,7 @@ def test_processes_that_cannot_be_started_take_those_with_them_that_were(
     assert started[0].wait(10) == -9
 
 
-def test_threads_that_cannot_be_started_are_told_in_one_line(
-    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_cannot_be_started_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -22,7 +22,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.training.state import sum_of_state
 from nmtkit.versions import nmtkit_version
-from tests.conftest import Outcome, RunCommand
+from tests.conftest import Outcome, run_command
 
 HEAVY = ["torch", "sentencepiece", "sacrebleu", "sacremoses", "pydantic", "accelerate", "numpy", "safetensors", "rich"]
 
@@ -71,7 +71,7 @@ def subprocess_of(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
 
 
-def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Project, run_command: RunCommand) -> None:
+def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Project) -> None:
     command = ["train", project.recipe, "--run-dir", project.run, "--device", "cpu", "--threads", 1, "--quiet", "--set"]
     assert run_command("prepare", project.recipe, "--run-dir", project.run, "--quiet").code == 0
     for steps in (2, 3):
@@ -91,27 +91,26 @@ def test_verify_resume_prints_one_line_and_fails_where_a_bit_differs(project: Pr
 
 class TestHelp:
     @pytest.mark.parametrize("command", COMMANDS)
-    def test_every_command_explains_itself_with_an_example(self, run_command: RunCommand, command: str) -> None:
+    def test_every_command_explains_itself_with_an_example(self, command: str) -> None:
         outcome = run_command(command, "--help")
         assert (outcome.code, outcome.err) == (0, "")
         assert not re.search(r"^Usage.*[{<]|<list|<=x", outcome.out, flags=re.MULTILINE)
         assert f"nmtkit {command} " in outcome.out.split("Example", 1)[1].split("\n\n")[0].replace("\n", " ")
 
-    def test_help_lists_every_command(self, run_command: RunCommand) -> None:
+    def test_help_lists_every_command(self) -> None:
         outcome = run_command("--help")
         assert outcome.code == 0
         assert [command for command in COMMANDS if f"\n  {command} " not in outcome.out] == []
 
-    def test_the_version_is_that_of_the_package(self, run_command: RunCommand) -> None:
+    def test_the_version_is_that_of_the_package(self) -> None:
         assert run_command("--version") == Outcome(0, f"nmtkit {nmtkit_version()}\n", "")
 
-    def test_garbage_is_hardly_collected_until_a_command_has_its_modules(
-        self, run_command: RunCommand, project: Project
-    ) -> None:
+    @pytest.mark.usefixtures("restored_process")
+    def test_garbage_is_hardly_collected_until_a_command_has_its_modules(self, project: Project) -> None:
         usual = gc.get_threshold()
-        assert run_command("--version").code == 0
+        assert run_command("--version", restores=False).code == 0
         assert gc.get_threshold()[0] > 100 * usual[0]
-        assert run_command("prepare", project.recipe, "--run-dir", project.run).code == 0
+        assert run_command("prepare", project.recipe, "--run-dir", project.run, restores=False).code == 0
         assert gc.get_threshold() == usual
 
     def test_help_loads_no_heavy_library(self) -> None:
@@ -153,7 +152,7 @@ class TestHelp:
         ("score --hypothesis a --reference b --text raw", "'--text': 'raw' is not one of 'plain', 'tokenized'"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_names_the_option(run_command: RunCommand, arguments: str, told: str) -> None:
+def test_wrong_usage_exits_with_2_and_names_the_option(arguments: str, told: str) -> None:
     outcome = run_command(*arguments.split())
     assert (outcome.code, outcome.out) == (2, "")
     assert told in " ".join(outcome.err.split())
@@ -238,7 +237,7 @@ MISTAKES = {
 class TestMistakes:
     @pytest.mark.parametrize("mistake", MISTAKES)
     def test_a_mistake_exits_with_1_and_one_line_that_says_what_and_where(
-        self, run_command: RunCommand, prepared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+        self, prepared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
     ) -> None:
         monkeypatch.chdir(tmp_path)
         places = {name: tmp_path / name for name in ("empty", "broken", "two", "three", "latin")}
@@ -266,7 +265,7 @@ class TestMistakes:
         assert done.stderr.count("\n") == 1
         assert subprocess_of("nonsense").returncode == 2
 
-    def test_a_bug_keeps_its_traceback(self, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_bug_keeps_its_traceback(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> None:
             raise ZeroDivisionError
 
@@ -276,7 +275,7 @@ class TestMistakes:
 
 
 class TestRecipes:
-    def test_all_built_in_recipes_are_listed_with_what_they_need_and_reach(self, run_command: RunCommand) -> None:
+    def test_all_built_in_recipes_are_listed_with_what_they_need_and_reach(self) -> None:
         outcome = run_command("recipes")
         assert (outcome.code, outcome.err) == (0, "")
         text = " ".join(outcome.out.split())
@@ -287,7 +286,7 @@ class TestRecipes:
 
     @pytest.mark.parametrize("name", builtin_recipes())
     def test_a_printed_recipe_is_the_same_recipe_in_another_folder(
-        self, run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         monkeypatch.chdir(tmp_path)  # the paths of a built-in recipe are relative to the current folder
         outcome = run_command("recipes", name)
@@ -298,7 +297,7 @@ class TestRecipes:
 
 
 class TestPrepare:
-    def test_results_are_on_stdout_and_messages_on_stderr(self, run_command: RunCommand, project: Project) -> None:
+    def test_results_are_on_stdout_and_messages_on_stderr(self, project: Project) -> None:
         outcome = run_command("prepare", project.recipe, "--run-dir", project.run)
         assert outcome.code == 0
         assert "Prepared pairs" in outcome.out
@@ -306,33 +305,31 @@ class TestPrepare:
         assert "learning subwords" in outcome.err
         assert "learning subwords" not in outcome.out
 
-    def test_quiet_leaves_the_results_and_takes_the_messages(self, run_command: RunCommand, project: Project) -> None:
+    def test_quiet_leaves_the_results_and_takes_the_messages(self, project: Project) -> None:
         outcome = run_command("prepare", project.recipe, "--run-dir", project.run, "--quiet")
         assert (outcome.code, outcome.err) == (0, "")
         assert "Prepared pairs" in outcome.out
 
-    def test_run_again_it_says_that_nothing_was_done(self, run_command: RunCommand, prepared: Project) -> None:
+    def test_run_again_it_says_that_nothing_was_done(self, prepared: Project) -> None:
         outcome = run_command("prepare", prepared.recipe, "--run-dir", prepared.run)
         assert outcome.code == 0
         assert "nothing was done" in outcome.err
         assert "Prepared pairs" in outcome.out
 
     def test_the_default_folder_of_a_run_has_the_name_of_its_recipe(
-        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(project.folder)
         assert run_command("prepare", "mine.toml", "--quiet").code == 0
         assert (project.folder / "runs" / "mine" / "data" / "manifest.json").is_file()
 
     @pytest.mark.parametrize("command", ["prepare", "train", "run", "cost"])
-    def test_the_recipe_of_a_run_begins_no_new_run_by_itself(
-        self, run_command: RunCommand, prepared: Project, command: str
-    ) -> None:
+    def test_the_recipe_of_a_run_begins_no_new_run_by_itself(self, prepared: Project, command: str) -> None:
         outcome = run_command(command, prepared.run / "recipe.toml")
         assert (outcome.code, outcome.out) == (1, "")
         assert f"to continue that run, add --run-dir {prepared.run}; to start a new one, add another" in outcome.err
 
-    def test_dropped_pairs_are_shown_with_their_rule(self, run_command: RunCommand, project: Project) -> None:
+    def test_dropped_pairs_are_shown_with_their_rule(self, project: Project) -> None:
         for side in ("en", "de"):
             with (project.folder / f"train.{side}").open("a") as file:
                 file.write("\n")
@@ -340,7 +337,7 @@ class TestPrepare:
         assert "left out of train" in outcome.out
         assert "both_blank" in outcome.out
 
-    def test_findings_and_vocabulary_are_printed(self, run_command: RunCommand, project: Project) -> None:
+    def test_findings_and_vocabulary_are_printed(self, project: Project) -> None:
         with (project.folder / "train.en").open("a") as file:
             file.write("a <b>bold</b> line\n")
         with (project.folder / "train.de").open("a") as file:
@@ -354,9 +351,7 @@ class TestPrepare:
         again = run_command("prepare", project.recipe, "--run-dir", project.run)
         assert again.out == outcome.out
 
-    def test_check_only_reports_and_fails_where_prepare_would_stop(
-        self, run_command: RunCommand, project: Project
-    ) -> None:
+    def test_check_only_reports_and_fails_where_prepare_would_stop(self, project: Project) -> None:
         outcome = run_command("prepare", project.recipe, "--run-dir", project.run, "--check", "--quiet")
         assert (outcome.code, outcome.err) == (0, "")
         with (project.folder / "train.de").open("ab") as file:
@@ -371,9 +366,7 @@ class TestPrepare:
         names = sorted(path.name for path in (project.run / "data").iterdir())
         assert names == ["report.html", "report.json"]
 
-    def test_the_options_reach_the_preparation(
-        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_options_reach_the_preparation(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: dict[str, Any] = {}
 
         def note(recipe: Any, run_dir: Path, **options: Any) -> None:
@@ -386,9 +379,7 @@ class TestPrepare:
         assert callable(asked.pop("generate"))
         assert asked == {"workers": 3, "mirror": Path("somewhere"), "seed": 9, "run_dir": Path("there")}
 
-    def test_the_environment_may_name_the_mirror(
-        self, run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_environment_may_name_the_mirror(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NMTKIT_MIRROR", str(tmp_path / "missing"))
         outcome = run_command("prepare", "multi30k-en-de", "--run-dir", tmp_path / "run")
         assert outcome.code == 1
@@ -396,9 +387,7 @@ class TestPrepare:
 
 
 class TestTrain:
-    def test_the_options_reach_the_training(
-        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_options_reach_the_training(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[Any] = []
 
         def note(*arguments: Any, for_training: bool = False) -> None:
@@ -412,7 +401,7 @@ class TestTrain:
 
     @pytest.mark.parametrize("name", ["😀", "a\x7fb", 'a"\\b', "true"])
     def test_a_model_of_any_name_reaches_the_training(
-        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+        self, project: Project, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         found = []
         monkeypatch.setattr("nmtkit.cli.train.train_or_stop", lambda recipe, *_, **__: found.append(recipe))
@@ -430,9 +419,7 @@ class TestTrain:
          (["prepare", "--set", "data.tokenizer=a\udcff"], "data.tokenizer = "),
          (["prepare", "--set", 'data.test=[{source="a\udcff", target="b"}]'], "data.test, entry 1 (a\\udcff): ")],
     )  # fmt: skip
-    def test_a_name_that_is_not_utf8_is_told(
-        self, run_command: RunCommand, project: Project, command: list[str], named: str
-    ) -> None:
+    def test_a_name_that_is_not_utf8_is_told(self, project: Project, command: list[str], named: str) -> None:
         outcome = run_command(command[0], project.recipe, *command[1:])
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
         assert f"--set: {named}" in outcome.err
@@ -440,7 +427,7 @@ class TestTrain:
 
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_trackers_reach_the_training(
-        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
+        self, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         def note(name: str, run_dir: Path, hyperparameters: dict[str, Any], first_step: int) -> None:
             assert hyperparameters["training/max_steps"] == 9
@@ -456,7 +443,7 @@ class TestTrain:
         "arguments", [["train", "--processes", "2"], ["train"], ["run", "--processes", "2"], ["run"]]
     )
     def test_a_missing_tracker_is_told_before_anything_is_done(
-        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+        self, prepared: Project, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
     ) -> None:
         monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *_: pytest.fail("started"))
         monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: None)
@@ -467,7 +454,7 @@ class TestTrain:
 
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_several_processes_are_started_with_the_same_arguments(
-        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
+        self, prepared: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         asked: list[Any] = []
 
@@ -481,7 +468,7 @@ class TestTrain:
         assert asked == [4, arguments]
 
     def test_run_under_a_launcher_says_what_to_take_instead(
-        self, run_command: RunCommand, prepared: Project, monkeypatch: pytest.MonkeyPatch
+        self, prepared: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setattr("nmtkit.cli.main._leave", sys.exit)  # of several processes it ends this one at once
@@ -494,7 +481,7 @@ class TestTrain:
 
     @pytest.mark.parametrize("command", ["train", "run"])
     def test_a_mistake_in_the_recipe_starts_no_processes(
-        self, run_command: RunCommand, project: Project, monkeypatch: pytest.MonkeyPatch, command: str
+        self, project: Project, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *_: pytest.fail("started"))
         outcome = run_command(command, project.recipe, "--processes", "4", "--set", "training.sead=1")
@@ -508,9 +495,7 @@ class TestScore:
         (tmp_path / "test.de").write_text("Das ist ein kleines Haus.\nDer Hund schläft.\n", encoding="utf-8")
         return ["--hypothesis", str(tmp_path / "out.de"), "--reference", str(tmp_path / "test.de")]
 
-    def test_scores_are_written_keyed_by_file_and_metric(
-        self, run_command: RunCommand, tmp_path: Path, files: list[str]
-    ) -> None:
+    def test_scores_are_written_keyed_by_file_and_metric(self, tmp_path: Path, files: list[str]) -> None:
         outcome = run_command("score", *files, "--target-language", "de", "--json", tmp_path / "scores.json")
         assert (outcome.code, outcome.err) == (0, "")
         content = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
@@ -523,22 +508,20 @@ class TestScore:
             assert f"{entry['score']:.2f}" in outcome.out
 
     def test_without_a_language_the_table_says_which_scores_are_left_out(
-        self, run_command: RunCommand, tmp_path: Path, files: list[str]
+        self, tmp_path: Path, files: list[str]
     ) -> None:
         outcome = run_command("score", *files, "--json", tmp_path / "scores.json")
         content = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
         assert "bleu-tokenized" not in content[files[1]]
         assert re.search(r"bleu-tokenized\W+left out", outcome.out)
 
-    def test_only_the_asked_metrics_are_computed(
-        self, run_command: RunCommand, tmp_path: Path, files: list[str]
-    ) -> None:
+    def test_only_the_asked_metrics_are_computed(self, tmp_path: Path, files: list[str]) -> None:
         outcome = run_command("score", *files, "--metric", "ter", "--metric", "chrf2", "--json", tmp_path / "s.json")
         content = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
         assert sorted(content[files[1]]) == ["chrf2", "ter"]
         assert "sacrebleu" not in outcome.out
 
-    def test_tokenized_text_is_scored_as_it_is(self, run_command: RunCommand, tmp_path: Path, files: list[str]) -> None:
+    def test_tokenized_text_is_scored_as_it_is(self, tmp_path: Path, files: list[str]) -> None:
         scores = []
         for text in ("plain", "tokenized"):
             options = ["--text", text, "--target-language", "de", "--json", tmp_path / "s.json"]

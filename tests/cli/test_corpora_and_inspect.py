@@ -9,11 +9,11 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import mirror_path
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 
 
 class TestCorpora:
-    def test_all_are_listed_with_languages_size_and_licence(self, run_command: RunCommand) -> None:
+    def test_all_are_listed_with_languages_size_and_licence(self) -> None:
         outcome = run_command("corpora")
         assert outcome.code == 0
         (europarl,) = [line for line in outcome.out.split("\n") if "wmt14/europarl-v7 " in line]
@@ -22,9 +22,7 @@ class TestCorpora:
         assert "builtin/train" in outcome.out
         assert "non-commercial research and education only: multi30k/train, " in outcome.out
 
-    def test_a_pair_of_languages_chooses_in_either_direction_and_counts_its_own_files(
-        self, run_command: RunCommand
-    ) -> None:
+    def test_a_pair_of_languages_chooses_in_either_direction_and_counts_its_own_files(self) -> None:
         forth, back = (
             json.loads(run_command("corpora", "--languages", pair, "--json").out) for pair in ("en-vi", "vi-en")
         )
@@ -40,7 +38,7 @@ class TestCorpora:
         assert sum(file["bytes"] for file in forth[0]["files"]) == 13603614 + 18074646
         assert "31.7" in run_command("corpora", "--languages", "en-vi").out
 
-    def test_one_corpus_is_shown_with_its_files(self, run_command: RunCommand) -> None:
+    def test_one_corpus_is_shown_with_its_files(self) -> None:
         out = run_command("corpora", "wmt14/giga-fren").out
         assert "training-giga-fren.tar" in out
         assert "2,595.1" in out
@@ -49,12 +47,12 @@ class TestCorpora:
         assert described["texts"]["en-fr"][0]["member"] == "giga-fren.release2.fixed.en.gz"
         assert described["files"][0]["checksum"].startswith("sha256 3ff8319f")
 
-    def test_sacrebleus_sets_are_listed_by_the_names_that_recipes_take(self, run_command: RunCommand) -> None:
+    def test_sacrebleus_sets_are_listed_by_the_names_that_recipes_take(self) -> None:
         names = [entry["name"] for entry in json.loads(run_command("corpora", "--sacrebleu", "--json").out)]
         assert {"sacrebleu:wmt14/full", "sacrebleu:iwslt17"} <= set(names)
         assert run_command("corpora", "sacrebleu:wmt14/full").code == 0
 
-    def test_a_wrong_name_or_pair_is_one_line(self, run_command: RunCommand) -> None:
+    def test_a_wrong_name_or_pair_is_one_line(self) -> None:
         outcome = run_command("corpora", "wmt14/europarl")
         assert (outcome.code, outcome.out) == (1, "")
         assert 'the nearest name is "wmt14/europarl-v7"' in outcome.err
@@ -63,9 +61,7 @@ class TestCorpora:
         assert "no corpus has that pair; there are de-cs, de-en, de-fr, en-cs" in outcome.err
 
 
-def test_download_only_fetches_verifies_and_prepares_nothing(
-    run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_download_only_fetches_verifies_and_prepares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
     url = "http://www.manythings.org/anki/deu-eng.zip"
     path = tmp_path / "mirror" / mirror_path(url)
@@ -105,9 +101,7 @@ def run_of_two_corpora(tmp_path: Path) -> Path:
 
 
 class TestInspect:
-    def test_a_pair_is_shown_with_its_corpus_line_pieces_and_ids(
-        self, run_command: RunCommand, run_of_two_corpora: Path
-    ) -> None:
+    def test_a_pair_is_shown_with_its_corpus_line_pieces_and_ids(self, run_of_two_corpora: Path) -> None:
         found = json.loads(run_command("inspect", run_of_two_corpora, "--line", 32, "--json").out)
         assert (found["corpus"], found["line"], found["line_of_all"]) == ("second", 2, 32)
         assert found["source"]["text"] == "two a2  b"
@@ -117,9 +111,7 @@ class TestInspect:
         assert len(found["source"]["pieces"]) == len(found["source"]["ids"])
         assert all(isinstance(index, int) for index in found["target"]["ids"])
 
-    def test_the_line_may_be_that_of_one_corpus_or_of_the_validation_data(
-        self, run_command: RunCommand, run_of_two_corpora: Path
-    ) -> None:
+    def test_the_line_may_be_that_of_one_corpus_or_of_the_validation_data(self, run_of_two_corpora: Path) -> None:
         by_corpus = run_command("inspect", run_of_two_corpora, "--line", 2, "--corpus", "second", "--json").out
         assert by_corpus == run_command("inspect", run_of_two_corpora, "--line", 32, "--json").out
         out = run_command("inspect", run_of_two_corpora, "--line", 4, "--valid").out
@@ -127,7 +119,7 @@ class TestInspect:
         assert "text    two a4  b\n" in out
         assert "  decoded two a4 b\n" in out
 
-    def test_a_pair_that_was_left_out_is_shown_as_text(self, run_command: RunCommand, run_of_two_corpora: Path) -> None:
+    def test_a_pair_that_was_left_out_is_shown_as_text(self, run_of_two_corpora: Path) -> None:
         out = run_command("inspect", run_of_two_corpora, "--line", 33).out
         assert "second, line 3" in out
         assert "left out of the prepared data (one_sided_blank: one side is blank)" in out
@@ -135,7 +127,7 @@ class TestInspect:
         assert "ids" not in out
 
     def test_long_lines_are_cut_and_what_other_pairs_decide_is_said(
-        self, run_command: RunCommand, run_of_two_corpora: Path, monkeypatch: pytest.MonkeyPatch
+        self, run_of_two_corpora: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("nmtkit.cli.inspect._SHOWN", 5)
         out = run_command("inspect", run_of_two_corpora, "--line", 32).out
@@ -151,9 +143,7 @@ class TestInspect:
         out = run_command("inspect", run, "--line", held_out[0]).out
         assert "left out of the prepared data (because of other pairs: a copy, or held out)" in out
 
-    def test_a_corpus_that_is_gone_or_changed_leaves_what_was_prepared(
-        self, run_command: RunCommand, run_of_two_corpora: Path
-    ) -> None:
+    def test_a_corpus_that_is_gone_or_changed_leaves_what_was_prepared(self, run_of_two_corpora: Path) -> None:
         (run_of_two_corpora.parent / "one.en").write_text("changed\n")
         found = json.loads(run_command("inspect", run_of_two_corpora, "--line", 1, "--json").out)
         assert found["source"]["text"] is None
@@ -168,7 +158,7 @@ class TestInspect:
         ],
     )
     def test_a_line_or_corpus_that_is_not_there_is_one_line(
-        self, run_command: RunCommand, run_of_two_corpora: Path, arguments: tuple[object, ...], expected: str
+        self, run_of_two_corpora: Path, arguments: tuple[object, ...], expected: str
     ) -> None:
         outcome = run_command("inspect", run_of_two_corpora, *arguments)
         assert outcome.code == 1

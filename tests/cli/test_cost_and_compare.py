@@ -9,7 +9,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
-from tests.conftest import RunCommand, TinyProject
+from tests.conftest import TinyProject, run_command
 
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]
 
@@ -33,7 +33,7 @@ def cells(printed: str, first: str) -> list[str]:
 # ---- cost
 
 
-def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(run_command: RunCommand, tmp_path: Path) -> None:
+def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(tmp_path: Path) -> None:
     small = ("--set", "training.max_steps=1000", "--run-dir", tmp_path / "none")
     code, out, err = run_command("cost", "wmt14-en-de-base", "--devices", 8, "--device-type", "h200", *small)
     assert (code, err) == (0, "")
@@ -45,7 +45,7 @@ def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(run_command
     assert "wmt14-en-de-base, the paper's estimate" in out
 
 
-def test_options_reach_the_prediction_and_figures_are_written(run_command: RunCommand, tmp_path: Path) -> None:
+def test_options_reach_the_prediction_and_figures_are_written(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     options = ("--devices", 2, "--rate", 50, "--mfu", 0.4, "--set", "training.max_steps=10", "--json", file)
     code, out, _ = run_command("cost", "wmt14-en-de-base", "--device-type", "abacus", "--run-dir", tmp_path, *options)
@@ -57,14 +57,10 @@ def test_options_reach_the_prediction_and_figures_are_written(run_command: RunCo
     assert "stated with --mfu" in out
 
 
+@pytest.mark.usefixtures("restored_process")
 @pytest.mark.parametrize(("stated", "precision"), [("auto", "bf16"), ("bf16", "bf16"), ("float32", "float32")])
 def test_on_this_processor_short_passes_of_the_model_decide_precision_and_time(
-    run_command: RunCommand,
-    tiny_project: TinyProject,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stated: str,
-    precision: str,
+    tiny_project: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: str, precision: str
 ) -> None:
     found = {"float32": 1e9, "bf16": 4e9}
     monkeypatch.setattr("nmtkit.training.precision.has_bf16_instructions", lambda: True)
@@ -72,7 +68,7 @@ def test_on_this_processor_short_passes_of_the_model_decide_precision_and_time(
     monkeypatch.setattr("nmtkit.training.prediction.matmul_flops_per_second", lambda device, precision: 1e10)
     file = tmp_path / "cost.json"
     options = ("--set", f"training.precision={stated}", "--run-dir", tmp_path / "none", "--json", file, "--threads", 1)
-    code, out, _ = run_command("cost", tiny_project.recipe, "--device-type", "cpu", *options)
+    code, out, _ = run_command("cost", tiny_project.recipe, "--device-type", "cpu", *options, restores=False)
     figures = read_json(file)
     assert (code, figures["precision"], figures["rate"]) == (0, precision, 1e10)
     assert torch.get_num_threads() == 1
@@ -80,9 +76,7 @@ def test_on_this_processor_short_passes_of_the_model_decide_precision_and_time(
     assert processor_name() is None or f"1 x cpu ({precision}), {processor_name()}" in out
 
 
-def test_prepared_data_make_the_prediction_exact(
-    run_command: RunCommand, tiny_project: TinyProject, tmp_path: Path
-) -> None:
+def test_prepared_data_make_the_prediction_exact(tiny_project: TinyProject, tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     run = tiny_project.copy(tmp_path / "run")
     options = ("--device-type", "cpu", "--rate", 1, "--json", file)
@@ -102,9 +96,7 @@ def test_prepared_data_make_the_prediction_exact(
     assert "Lengths of the pairs: assumed" in out
 
 
-def test_lengths_of_labelled_texts_are_used_only_if_they_were_cut_to_the_same_length(
-    run_command: RunCommand, tmp_path: Path
-) -> None:
+def test_lengths_of_labelled_texts_are_used_only_if_they_were_cut_to_the_same_length(tmp_path: Path) -> None:
     write_lines(tmp_path / "t.tsv", [f"{line}\t{line.split()[1]}" for line in REFERENCES])
     (tmp_path / "labels.toml").write_text(
         '[data]\ntask = "label"\nsource_language = "en"\ntrain = [{ source = "t.tsv", target = "t.tsv" }]\n'
@@ -119,9 +111,7 @@ def test_lengths_of_labelled_texts_are_used_only_if_they_were_cut_to_the_same_le
     assert "Lengths of the pairs: assumed" in out
 
 
-def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(
-    run_command: RunCommand, trained: Path
-) -> None:
+def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(trained: Path) -> None:
     code, out, _ = run_command("cost", trained)
     assert code == 0
     for title in ("Training cost", "The paper's Table 2, and this run", "Prediction and outcome"):
@@ -134,14 +124,14 @@ def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(
     assert (cost["updates"], cost["run"]) == (5, "mine")
 
 
-def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(run_command: RunCommand, trained: Path) -> None:
+def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(trained: Path) -> None:
     code, out, _ = run_command("cost", trained, "--device-type", "a100", "--devices", 4)
     assert code == 0
     assert "on 4 x a100 (float32)" in out  # the precision that the run has
     assert "Training cost" not in out
 
 
-def test_the_table_of_devices_has_rates_and_sources(run_command: RunCommand) -> None:
+def test_the_table_of_devices_has_rates_and_sources() -> None:
     code, out, _ = run_command("cost", "--list-devices")
     assert code == 0
     assert cells(out, "h200")[:5] == ["h200", "67", "494.5", "989.5", "989.5"]
@@ -168,7 +158,7 @@ def test_the_table_of_devices_has_rates_and_sources(run_command: RunCommand) -> 
         (["{run}", "--set", "training.seed=2"], 2, "a RUN has its own recipe"),
     ],
 )
-def test_a_mistake_is_told(run_command: RunCommand, trained: Path, arguments: list[str], code: int, told: str) -> None:
+def test_a_mistake_is_told(trained: Path, arguments: list[str], code: int, told: str) -> None:
     found, out, err = run_command("cost", *(argument.replace("{run}", str(trained)) for argument in arguments))
     assert (found, out) == (code, "")
     assert told in " ".join(err.replace("│", " ").split())
@@ -203,9 +193,7 @@ def better(tmp_path: Path) -> Path:
     return write_run(tmp_path / "better", lines, "[model]\nd_model = 256\n[training]\nseed = 2\n")
 
 
-def test_settings_scores_cost_and_sentences_stand_side_by_side(
-    run_command: RunCommand, base: Path, better: Path, tmp_path: Path
-) -> None:
+def test_settings_scores_cost_and_sentences_stand_side_by_side(base: Path, better: Path, tmp_path: Path) -> None:
     file = tmp_path / "compare.json"
     options = ("--metric", "chrf2", "--trials", 50, "--sentences", 2, "--json", file)
     code, out, _ = run_command("compare", base, better, *options)
@@ -230,7 +218,7 @@ def test_settings_scores_cost_and_sentences_stand_side_by_side(
     assert "Satz 0" in out
 
 
-def test_the_test_and_the_number_of_sentences_are_as_asked(run_command: RunCommand, base: Path, better: Path) -> None:
+def test_the_test_and_the_number_of_sentences_are_as_asked(base: Path, better: Path) -> None:
     options = ("--metric", "sacrebleu", "--paired", "randomization", "--trials", 20, "--sentences", 0)
     code, out, _ = run_command("compare", base, better, *options)
     assert code == 0
@@ -238,7 +226,7 @@ def test_the_test_and_the_number_of_sentences_are_as_asked(run_command: RunComma
     assert "changed most" not in out
 
 
-def test_a_run_and_its_copy_differ_in_nothing(run_command: RunCommand, base: Path, tmp_path: Path) -> None:
+def test_a_run_and_its_copy_differ_in_nothing(base: Path, tmp_path: Path) -> None:
     copy = write_run(tmp_path / "copy", [line.replace("dog", "cat") for line in REFERENCES])
     code, out, _ = run_command("compare", base, copy, "--metric", "chrf2", "--trials", 20)
     assert code == 0
@@ -250,7 +238,7 @@ def test_a_run_and_its_copy_differ_in_nothing(run_command: RunCommand, base: Pat
     assert "*" not in scores
 
 
-def test_the_cost_is_that_of_the_runs(run_command: RunCommand, base: Path, trained: Path, tmp_path: Path) -> None:
+def test_the_cost_is_that_of_the_runs(base: Path, trained: Path, tmp_path: Path) -> None:
     own = write_run(tmp_path / "own", REFERENCES)
     (own / "resume").symlink_to(trained / "resume")
     code, out, _ = run_command("compare", base, own, "--metric", "chrf2", "--trials", 20)
@@ -260,7 +248,7 @@ def test_the_cost_is_that_of_the_runs(run_command: RunCommand, base: Path, train
 
 
 def test_energy_of_gpus_and_of_processors_stands_apart_with_how_much_of_it_was_measured(
-    run_command: RunCommand, base: Path, better: Path, trained: Path
+    base: Path, better: Path, trained: Path
 ) -> None:
     measured = {**training_cost(trained), "gpu_joules": 3.6e6, "gpu_seconds": 50.0, "device_seconds": 100.0}
     write_json(base / "cost.json", measured)
@@ -272,16 +260,12 @@ def test_energy_of_gpus_and_of_processors_stands_apart_with_how_much_of_it_was_m
 
 
 @pytest.mark.parametrize(("file", "content"), [("data/manifest.json", "{}"), ("cost.json", "[]")])
-def test_a_damaged_file_of_a_run_is_one_line(
-    run_command: RunCommand, base: Path, better: Path, file: str, content: str
-) -> None:
+def test_a_damaged_file_of_a_run_is_one_line(base: Path, better: Path, file: str, content: str) -> None:
     (better / file).write_text(content)
-    assert f"{better / file}: " in refused(run_command, base, better)
+    assert f"{better / file}: " in refused(base, better)
 
 
-def test_other_text_under_the_same_name_counts_as_a_difference(
-    run_command: RunCommand, base: Path, better: Path
-) -> None:
+def test_other_text_under_the_same_name_counts_as_a_difference(base: Path, better: Path) -> None:
     (better / "data" / "manifest.json").write_text(MANIFEST.replace("FINGERPRINT", "fedcba9876543210"))
     code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert code == 0
@@ -289,7 +273,7 @@ def test_other_text_under_the_same_name_counts_as_a_difference(
     assert "fedcba987654" in out
 
 
-def refused(run_command: RunCommand, *runs: Path) -> str:
+def refused(*runs: Path) -> str:
     """The one line with which a comparison is refused."""
     code, out, err = run_command("compare", *runs)
     assert (code, out) == (1, "")
@@ -297,36 +281,32 @@ def refused(run_command: RunCommand, *runs: Path) -> str:
     return err
 
 
-def test_runs_that_cannot_be_compared_are_refused_in_one_line(
-    run_command: RunCommand, base: Path, tmp_path: Path
-) -> None:
+def test_runs_that_cannot_be_compared_are_refused_in_one_line(base: Path, tmp_path: Path) -> None:
     changed = [*REFERENCES[:7], "another", *REFERENCES[8:]]
     other = write_run(tmp_path / "other", REFERENCES, references=changed)
-    assert "base and other cannot be compared: the reference of news differs (line 8)" in refused(
-        run_command, base, other
-    )
+    assert "base and other cannot be compared: the reference of news differs (line 8)" in refused(base, other)
     short = write_run(tmp_path / "short", REFERENCES[:3], references=REFERENCES[:3])
-    assert "the source of news differs (their number of lines)" in refused(run_command, base, short)
+    assert "the source of news differs (their number of lines)" in refused(base, short)
     foreign = write_run(tmp_path / "foreign", REFERENCES, test="olds")
-    assert "no test set in common: base has news; foreign has olds" in refused(run_command, base, foreign)
+    assert "no test set in common: base has news; foreign has olds" in refused(base, foreign)
     french = write_run(tmp_path / "french", REFERENCES, references=changed)
     recipe = (french / "recipe.toml").read_text()
     (french / "recipe.toml").write_text(recipe.replace('target_language = "de"', 'target_language = "fr"'))
-    assert "data.text or data.target_language differ" in refused(run_command, base, french)
+    assert "data.text or data.target_language differ" in refused(base, french)
     cut = write_run(tmp_path / "cut", REFERENCES[:3])
-    assert "news.txt has 3 lines, but the test set news has 40" in refused(run_command, base, cut)
+    assert "news.txt has 3 lines, but the test set news has 40" in refused(base, cut)
     empty = write_run(tmp_path / "empty", REFERENCES)
     (empty / "translations" / "news.txt").unlink()
-    assert "no translations of test sets" in refused(run_command, base, empty)
+    assert "no translations of test sets" in refused(base, empty)
     words = write_run(tmp_path / "words", REFERENCES)
     recipe = (words / "recipe.toml").read_text()
     (words / "recipe.toml").write_text(recipe.replace("[data]\n", '[data]\ntext = "tokenized"\n'))
-    assert "data.text or data.target_language differ" in refused(run_command, base, words)
-    assert "not a run" in refused(run_command, base, tmp_path)
-    assert "the same run is given twice" in refused(run_command, base, base)
+    assert "data.text or data.target_language differ" in refused(base, words)
+    assert "not a run" in refused(base, tmp_path)
+    assert "the same run is given twice" in refused(base, base)
 
 
-def test_test_sets_that_only_some_have_translated_are_named(run_command: RunCommand, base: Path, better: Path) -> None:
+def test_test_sets_that_only_some_have_translated_are_named(base: Path, better: Path) -> None:
     for side in ("source", "reference"):
         write_lines(base / "data" / "test" / f"more.{side}.txt", ["a line"])
     write_lines(base / "translations" / "more.txt", ["a line"])
@@ -335,7 +315,7 @@ def test_test_sets_that_only_some_have_translated_are_named(run_command: RunComm
     assert "Not in all runs, and left out: more." in out
 
 
-def test_each_test_set_and_run_has_its_own_signatures(run_command: RunCommand, tmp_path: Path) -> None:
+def test_each_test_set_and_run_has_its_own_signatures(tmp_path: Path) -> None:
     of_more = '{ source = "a", target = "c", name = "more", target_language = "zh" }'
     of_news = '{ source = "a", target = "b", name = "news" }'
     corpora = f'train = ["multi30k/train", {of_more}]\ntest = [{of_news}, {of_more}]'
@@ -352,9 +332,7 @@ def test_each_test_set_and_run_has_its_own_signatures(run_command: RunCommand, t
     assert [signature.endswith("|model-text:lowercase") for signature in signatures] == [False, True] * 2
 
 
-def test_runs_of_the_same_name_are_told_apart_by_their_paths(
-    run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("a", "b"):
         write_run(tmp_path / folder / "mine", REFERENCES)
     monkeypatch.chdir(tmp_path)
@@ -370,14 +348,14 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(
         (["{base}", "{base}", "--paired", "dice"], 2, "is not one of 'bootstrap'"),
     ],
 )
-def test_wrong_usage_is_told(run_command: RunCommand, base: Path, arguments: list[str], code: int, told: str) -> None:
+def test_wrong_usage_is_told(base: Path, arguments: list[str], code: int, told: str) -> None:
     found, _, err = run_command("compare", *(argument.replace("{base}", str(base)) for argument in arguments))
     assert found == code
     assert told in " ".join(err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("name", ["scores.json", "cost.json", "recipe.toml"])
-def test_what_is_compared_is_not_written_over(run_command: RunCommand, base: Path, better: Path, name: str) -> None:
+def test_what_is_compared_is_not_written_over(base: Path, better: Path, name: str) -> None:
     (better / name).touch()
     before = (better / name).read_bytes()
     code, out, err = run_command("compare", base, better, "--json", better / name)

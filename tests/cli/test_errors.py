@@ -4,11 +4,11 @@ import errno
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.conftest import run_command
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,7 @@ import pytest
         (ValueError("embedded null byte"), "the name of a file holds a NUL character"),
     ],
 )
-def test_a_refusal_of_the_system_is_one_line(
-    run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, fault: Exception, message: str
-) -> None:
+def test_a_refusal_of_the_system_is_one_line(monkeypatch: pytest.MonkeyPatch, fault: Exception, message: str) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise fault
 
@@ -35,9 +33,7 @@ def test_a_refusal_of_the_system_is_one_line(
     assert outcome.err.count("\n") == 1
 
 
-def test_another_exception_keeps_its_traceback(
-    run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise ValueError("a mistake of ours")
 
@@ -46,9 +42,7 @@ def test_another_exception_keeps_its_traceback(
         run_command("prepare", "quickstart")
 
 
-def test_a_loop_of_links_and_a_name_with_escapes_are_named_visibly(
-    run_command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_loop_of_links_and_a_name_with_escapes_are_named_visibly(tmp_path: Path) -> None:
     loop = tmp_path / "loop\x1b[2J.toml"
     loop.symlink_to(loop)
     (tmp_path / "h").write_text("a\n")

@@ -1,13 +1,11 @@
 """`nmtkit extract`: JSON lines in; one line per example, or JSON lines, out."""
 
-import io
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.conftest import run_command, run_with_streams
 
 EXAMPLES = [
     {
@@ -27,7 +25,7 @@ def examples(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_best_paragraphs_are_written_one_example_per_line(run_command: Callable[..., Any], examples: Path) -> None:
+def test_the_best_paragraphs_are_written_one_example_per_line(examples: Path) -> None:
     outcome = run_command("extract", "--input", examples)
     assert (outcome.code, outcome.out.split("\n")) == (
         0,
@@ -53,7 +51,7 @@ def test_the_best_paragraphs_are_written_one_example_per_line(run_command: Calla
     assert run_command("extract", "--input", examples, "--method", "textrank").out.count("\t") == 4
 
 
-def test_json_lines_are_examples_again(run_command: Callable[..., Any], examples: Path, tmp_path: Path) -> None:
+def test_json_lines_are_examples_again(examples: Path, tmp_path: Path) -> None:
     short, again = tmp_path / "short.jsonl", tmp_path / "again.jsonl"
     assert run_command("extract", "--input", examples, "--length", 4, "--format", "jsonl", "--output", short).code == 0
     lines = [json.loads(line) for line in short.read_text(encoding="utf-8").splitlines()]
@@ -65,11 +63,8 @@ def test_json_lines_are_examples_again(run_command: Callable[..., Any], examples
     assert again.read_bytes() == short.read_bytes()
 
 
-def test_examples_come_through_a_pipe(
-    run_command: Callable[..., Any], examples: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(examples.read_bytes())))
-    assert run_command("extract", "--length", 1).out == "Bridges\nTea\n"
+def test_examples_come_through_a_pipe(examples: Path) -> None:
+    assert run_with_streams("extract", "--length", 1, stdin=examples.read_bytes()).lines == ["Bridges", "Tea"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +79,7 @@ def test_examples_come_through_a_pipe(
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(
-    run_command: Callable[..., Any], tmp_path: Path, content: bytes, options: list[str], message: str
+    tmp_path: Path, content: bytes, options: list[str], message: str
 ) -> None:
     (tmp_path / "bad.jsonl").write_bytes(content)
     outcome = run_command("extract", "--input", tmp_path / "bad.jsonl", "--output", tmp_path / "out.txt", *options)
@@ -94,7 +89,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl"]
 
 
-def test_wrong_usage(run_command: Callable[..., Any], examples: Path) -> None:
+def test_wrong_usage(examples: Path) -> None:
     assert run_command("extract", "--input", examples, "--length", 3, "--target-length").code == 2
     assert run_command("extract", "--input", examples, "--method", "best").code == 2
     assert run_command("extract", "--input", examples, "--output", examples).code == 2

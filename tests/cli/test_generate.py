@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.json_toml import read_json
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 
 RECIPE = """
 [data]
@@ -45,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_prompt_is_continued_and_the_seed_decides(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
+def test_a_prompt_is_continued_and_the_seed_decides(model: Path, tmp_path: Path) -> None:
     options = ["--max-tokens", 30, "--quiet", "--threads", 1]
     first = run_command("generate", model, "--prompt", "abc", *options)
     assert (first.code, first.err) == (0, "")
@@ -62,7 +62,7 @@ def test_a_prompt_is_continued_and_the_seed_decides(run_command: RunCommand, mod
     assert run_command("generate", model, *options).code == 0
 
 
-def test_a_beam_searches_within_one_sequence(run_command: RunCommand, model: Path) -> None:
+def test_a_beam_searches_within_one_sequence(model: Path) -> None:
     found = run_command("generate", model, "--prompt", "ab", "--beam", 3, "--max-tokens", 10, "--quiet")
     assert found.code == 0
     assert len(found.out) == 2 + 10 + 1
@@ -79,9 +79,7 @@ def test_a_beam_searches_within_one_sequence(run_command: RunCommand, model: Pat
         (["--beam", 2, "--top-k", 3], "--top-k: has no effect with --beam"),
     ],
 )
-def test_contradicting_options_are_wrong_usage(
-    run_command: RunCommand, model: Path, options: list[object], message: str
-) -> None:
+def test_contradicting_options_are_wrong_usage(model: Path, options: list[object], message: str) -> None:
     outcome = run_command("generate", model, *options)
     assert outcome.code == 2
     assert message in " ".join(outcome.err.split())
@@ -96,7 +94,7 @@ def test_contradicting_options_are_wrong_usage(
     ],
 )
 def test_commands_for_models_with_a_source_refuse_a_language_model(
-    run_command: RunCommand, model: Path, arguments: list[str], message: str
+    model: Path, arguments: list[str], message: str
 ) -> None:
     given = [
         word.replace("MODEL", str(model)) if word != "text.txt" else str(model.parent / word) for word in arguments
@@ -107,7 +105,7 @@ def test_commands_for_models_with_a_source_refuse_a_language_model(
     assert outcome.err.count("\n") == 1
 
 
-def test_a_text_is_scored_without_a_source(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
+def test_a_text_is_scored_without_a_source(model: Path, tmp_path: Path) -> None:
     scored = read_json(model / "scores.json")["test"]
     whole = run_command("score", "--model", model, "--hypothesis", model.parent / "text.txt", "--quiet")
     assert whole.code == 0
@@ -128,7 +126,7 @@ def test_a_text_is_scored_without_a_source(run_command: RunCommand, model: Path,
         assert message in " ".join(refused.err.split())
 
 
-def test_scores_report_cost_and_inspection_of_a_run(run_command: RunCommand, model: Path) -> None:
+def test_scores_report_cost_and_inspection_of_a_run(model: Path) -> None:
     scored = run_command("score", model, "--quiet")
     assert scored.code == 0
     assert "bits-per-character" in scored.out
@@ -140,7 +138,7 @@ def test_scores_report_cost_and_inspection_of_a_run(run_command: RunCommand, mod
     assert "missing; make it" not in (model / "report.html").read_text()
 
 
-def test_the_cost_before_preparing_is_that_of_the_sequences(run_command: RunCommand, model: Path) -> None:
+def test_the_cost_before_preparing_is_that_of_the_sequences(model: Path) -> None:
     options = ["--run-dir", model.parent / "unprepared", "--device-type", "cpu", "--rate", 1, "--json", model / "x"]
     assert run_command("cost", model.parent / "mine.toml", *options).code == 0
     cost = read_json(model / "x")
@@ -148,7 +146,7 @@ def test_the_cost_before_preparing_is_that_of_the_sequences(run_command: RunComm
     assert "data.sequence_length" in cost["lengths"]
 
 
-def test_an_ablation_of_a_language_model_has_perplexities(run_command: RunCommand, model: Path) -> None:
+def test_an_ablation_of_a_language_model_has_perplexities(model: Path) -> None:
     (model.parent / "rows.toml").write_text(
         'title = "Width"\n[[rows]]\nname = "base"\n[[rows]]\nname = "narrow"\nmodel = { d_ff = 8 }\n'
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.json_toml import read_json_lines
-from tests.conftest import RunCommand, TinyProject
+from tests.conftest import TinyProject, run_command
 
 LINES = [f"ab cde fg {word}" for word in ("hij", "kl", "mno", "pq") * 10]
 
@@ -88,7 +88,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path) -> None:
     assert (done.stdout, done.stderr) == (b"0\n", b"")
 
 
-def test_a_folder_as_output_is_refused_before_the_work(trained: Path, run_command: RunCommand, tmp_path: Path) -> None:
+def test_a_folder_as_output_is_refused_before_the_work(trained: Path, tmp_path: Path) -> None:
     for option in ("--output", "--status"):
         outcome = run_command("translate", trained, "--input", trained.parent / "text", option, tmp_path)
         assert outcome.code == 1
@@ -105,7 +105,7 @@ def test_an_output_may_have_a_name_of_240_bytes(trained: Path, expected: bytes, 
 
 @pytest.mark.parametrize(("mask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
 def test_what_is_written_follows_the_umask(
-    tiny: TinyProject, run_command: RunCommand, tmp_path: Path, mask: int, file_mode: int, folder_mode: int
+    tiny: TinyProject, tmp_path: Path, mask: int, file_mode: int, folder_mode: int
 ) -> None:
     before = os.umask(mask)
     try:

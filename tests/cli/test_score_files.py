@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +21,7 @@ from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metrics import METRICS, Score, Scorer
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
+from tests.conftest import run_command
 
 SOURCE = ["The dog sleeps in the house.", "A cat sees the old man.", "The man walks home.", "Who is that?"]
 REFERENCE = ["Der Hund schläft im Haus.", "Eine Katze sieht den alten Mann.", "Der Mann geht heim.", "Wer ist das?"]
@@ -61,7 +61,7 @@ def scores_of(folder: Path) -> dict[str, Any]:
     return content
 
 
-def test_systems_and_references_are_scored_in_one_go(run_command: Callable[..., Any], folder: Path) -> None:
+def test_systems_and_references_are_scored_in_one_go(folder: Path) -> None:
     command = arguments(folder, *SYSTEMS, references=("test.de", "further.de"))
     outcome = run_command(*command, *GERMAN, "--json", folder / "scores.json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -84,7 +84,7 @@ def test_systems_and_references_are_scored_in_one_go(run_command: Callable[..., 
     assert "95 %, of 1000 bootstrap resamples of the lines, seed 12345" in outcome.out
 
 
-def test_rouge_is_scored_by_name_with_its_settings(run_command: Callable[..., Any], folder: Path) -> None:
+def test_rouge_is_scored_by_name_with_its_settings(folder: Path) -> None:
     for name, lines in SYSTEMS.items():
         write(folder / name, [line.replace(" ", " ¶ ", 1) for line in lines])
     command = [*arguments(folder, *SYSTEMS, references=("test.de", "further.de")), "--json", folder / "scores.json"]
@@ -135,7 +135,7 @@ def test_no_word_of_a_score_table_breaks_at_80_columns(
     assert str(scores[str(folder / "one.de")]["sacrebleu"].details) in " ".join(out.split())
 
 
-def test_systems_of_one_file_name_are_shown_with_their_folders(run_command: Callable[..., Any], folder: Path) -> None:
+def test_systems_of_one_file_name_are_shown_with_their_folders(folder: Path) -> None:
     (folder / "other").mkdir()
     write(folder / "other" / "one.de", SYSTEMS["two.de"])
     outcome = run_command(*arguments(folder, "one.de", "other/one.de"), "--metric", "chrf2", "--confidence", 0)
@@ -145,7 +145,7 @@ def test_systems_of_one_file_name_are_shown_with_their_folders(run_command: Call
     assert str(folder / "other" / "one.de") in shown
 
 
-def test_the_number_of_resamples_is_heeded(run_command: Callable[..., Any], folder: Path) -> None:
+def test_the_number_of_resamples_is_heeded(folder: Path) -> None:
     command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json", "--confidence"]
     assert "95 %, of" not in run_command(*command, 0).out
     assert "interval" not in scores_of(folder)[str(folder / "one.de")]["chrf2"]
@@ -153,16 +153,14 @@ def test_the_number_of_resamples_is_heeded(run_command: Callable[..., Any], fold
     assert scores_of(folder)[str(folder / "one.de")]["chrf2"]["interval"]["resamples"] == 77
 
 
-def test_a_long_text_has_intervals_only_where_they_are_asked_for(
-    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_has_intervals_only_where_they_are_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmtkit.evaluation.metrics.MOST_LINES_RESAMPLED", 3)
     command = [*arguments(folder, "one.de"), "--metric", "chrf2"]
     assert "95 %, of" not in run_command(*command).out
     assert "95 %, of 1000" in run_command(*command, "--confidence", 1000).out
 
 
-def test_systems_are_compared_with_the_first_one(run_command: Callable[..., Any], folder: Path) -> None:
+def test_systems_are_compared_with_the_first_one(folder: Path) -> None:
     tests = ["--paired", "bootstrap", "--paired", "randomization", "--trials", 90]
     command = [*arguments(folder, *SYSTEMS), "--metric", "chrf2", "--metric", "ter", *tests]
     outcome = run_command(*command, "--json", folder / "scores.json", "--quiet")
@@ -184,7 +182,7 @@ def test_systems_are_compared_with_the_first_one(run_command: Callable[..., Any]
     assert "Differences from one.de\n" in outcome.out
 
 
-def test_scores_of_each_line_are_lines_of_json(run_command: Callable[..., Any], folder: Path) -> None:
+def test_scores_of_each_line_are_lines_of_json(folder: Path) -> None:
     hostile = ["\u2028\u0085 Hund", "", '"\\', "Wer ist das?"]
     write(folder / "two.de", hostile)
     command = [*arguments(folder, *SYSTEMS, references=("test.de", "further.de")), "--source", folder / "test.en"]
@@ -203,7 +201,7 @@ def test_scores_of_each_line_are_lines_of_json(run_command: Callable[..., Any], 
         assert [entry["scores"] for entry in of_system] == scorer.sentence_scores(lines)
 
 
-def test_sgm_and_compressed_files_are_read(run_command: Callable[..., Any], folder: Path) -> None:
+def test_sgm_and_compressed_files_are_read(folder: Path) -> None:
     segments = "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(REFERENCE, start=1))
     (folder / "ref.sgm").write_text(f"<refset>\n<doc>\n{segments}</doc>\n</refset>\n", encoding="utf-8")
     (folder / "one.de.gz").write_bytes(gzip.compress((folder / "one.de").read_bytes()))
@@ -213,7 +211,7 @@ def test_sgm_and_compressed_files_are_read(run_command: Callable[..., Any], fold
     assert scores_of(folder)[str(folder / "one.de.gz")]["sacrebleu"]["score"] == expected["sacrebleu"].score
 
 
-def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: Callable[..., Any], folder: Path) -> None:
+def test_markup_in_a_plain_file_is_told_before_the_scores(folder: Path) -> None:
     write(folder / "one.de", [f"<seg>{line}</seg>" for line in REFERENCE])
     outcome = run_command(*arguments(folder, "one.de"), "--metric", "ter")
     assert outcome.code == 0
@@ -223,13 +221,13 @@ def test_markup_in_a_plain_file_is_told_before_the_scores(run_command: Callable[
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_mirror_of_the_environment_is_no_wrong_usage(
-    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch, slash: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, slash: str
 ) -> None:
     monkeypatch.setenv("NMTKIT_MIRROR", f"{folder}{slash}")
     assert run_command(*arguments(folder, "one.de"), "--metric", "ter", "--confidence", 0).code == 0
 
 
-def test_a_file_whose_name_is_no_text_is_scored(run_command: Callable[..., Any], folder: Path) -> None:
+def test_a_file_whose_name_is_no_text_is_scored(folder: Path) -> None:
     write(folder / "q\udcff", REFERENCE)
     outcome = run_command(*arguments(folder, "q\udcff"), "--metric", "ter", "--json", folder / "scores.json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -244,7 +242,7 @@ def test_each_signature_of_a_metric_is_told(capsys: pytest.CaptureFixture[str]) 
     assert "evalb-f1  evalb|sentences:2" in out
 
 
-def test_findings_are_told_of_each_system_and_change_no_score(run_command: Callable[..., Any], folder: Path) -> None:
+def test_findings_are_told_of_each_system_and_change_no_score(folder: Path) -> None:
     write(folder / "two.de", [SOURCE[0], "", "Der Mann &quot;geht&quot;.", "▁Wer ▁ist ▁das?"])
     command = [*arguments(folder, *SYSTEMS), *GERMAN, "--source", folder / "test.en", "--metric", "chrf2"]
     outcome = run_command(*command, "--json", folder / "scores.json", "--confidence", 0)
@@ -261,7 +259,7 @@ def test_findings_are_told_of_each_system_and_change_no_score(run_command: Calla
 
 
 def test_a_test_set_by_name_brings_source_reference_and_its_name_in_the_signature(
-    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sacrebleu_sets, "RemoteFile", lambda url, md5=None: RemoteFile(url))
     monkeypatch.setenv("NMTKIT_CACHE", str(folder / "cache"))
@@ -292,9 +290,7 @@ def test_a_test_set_by_name_brings_source_reference_and_its_name_in_the_signatur
     assert all(entry["signature"].startswith("nrefs:1|test:wmt14/full|lang:en-de|") for entry in found.values())
 
 
-def test_other_public_sets_are_test_sets_too(
-    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_public_sets_are_test_sets_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [SimpleNamespace(source=source, target=target) for source, target in zip(SOURCE, REFERENCE, strict=True)]
     monkeypatch.setattr("nmtkit.corpora.synthetic.generate", lambda split: pairs)
     languages = ["--source-language", "en", *GERMAN, "--metric", "sacrebleu", "--confidence", 0]
@@ -319,9 +315,7 @@ class OfComet(Comet):
         return Score(sum(scores) / len(scores), f"model:{self.model}"), scores
 
 
-def test_comet_stands_beside_the_other_scores(
-    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comet_stands_beside_the_other_scores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmtkit.evaluation.comet.Comet", OfComet)
     command = [*arguments(folder, "one.de", references=("test.de", "further.de")), "--source", folder / "test.en"]
     written = ["--json", folder / "scores.json", "--sentences", folder / "lines.jsonl", "--metric", "ter"]
@@ -336,9 +330,7 @@ def test_comet_stands_beside_the_other_scores(
     assert [entry["scores"]["comet"] for entry in entries] == [len(line) / 100 for line in SYSTEMS["one.de"]]
 
 
-def test_without_the_library_comet_is_one_line(
-    run_command: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_library_comet_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)
     command = [*arguments(folder, "one.de"), "--source", folder / "test.en", "--comet", "Unbabel/wmt22-comet-da"]
     outcome = run_command(*command)
@@ -359,9 +351,7 @@ def test_without_the_library_comet_is_one_line(
         (["--metric", "bleu-compound-split"], "it is defined for German only"),
     ],
 )
-def test_a_mistake_is_one_line_and_nothing_is_written(
-    run_command: Callable[..., Any], folder: Path, changes: list[str], told: str
-) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: list[str], told: str) -> None:
     write(folder / "short.de", REFERENCE[:3])
     names = {"short": "short.de", "one": "one.de", "test": "test.de", "none": "none.de"}
     places = {key: str(folder / name) for key, name in names.items()}
@@ -405,9 +395,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
         ("--model m --source a --hypothesis b --confidence 9", "options of the metrics"),
     ],
 )
-def test_options_that_do_not_belong_together_are_wrong_usage(
-    run_command: Callable[..., Any], wrong: str, told: str
-) -> None:
+def test_options_that_do_not_belong_together_are_wrong_usage(wrong: str, told: str) -> None:
     outcome = run_command("score", *wrong.split())
     assert (outcome.code, outcome.out) == (2, "")
     assert told in " ".join(outcome.err.split())

@@ -15,7 +15,7 @@ import pytest
 from nmtkit.cli import serve as serve_command
 from nmtkit.serving import server as server_module
 from nmtkit.serving.http import Limits
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 from tests.export.tiny_models import make_run
 from tests.serving.conftest import LENGTHS, Server, request, translation_request, wait_until
 
@@ -127,7 +127,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_every_option_has_its_effect(run_command: RunCommand, served: list[Any], tmp_path: Path) -> None:
+def test_every_option_has_its_effect(served: list[Any], tmp_path: Path) -> None:
     assert run_command("serve", "a", "b").code == 143
     defaults = Limits(characters=5000, beam=10, body_bytes=2**18, seconds=30.0, waiting=256, connections=256)
     loaded = ([Path("a"), Path("b")], "auto", "float32", "auto", None)
@@ -147,7 +147,7 @@ def test_every_option_has_its_effect(run_command: RunCommand, served: list[Any],
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "", "example.org", "127.0.0.1.example.org", "*"])
 def test_an_address_that_is_not_loopback_needs_keys_or_the_statement_that_there_are_none(
-    run_command: RunCommand, served: list[Any], tmp_path: Path, host: str
+    served: list[Any], tmp_path: Path, host: str
 ) -> None:
     outcome = run_command("serve", "a", "--host", host)
     assert (outcome.code, served) == (2, [])
@@ -160,14 +160,12 @@ def test_an_address_that_is_not_loopback_needs_keys_or_the_statement_that_there_
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_needs_no_key(run_command: RunCommand, served: list[Any], host: str) -> None:
+def test_loopback_needs_no_key(served: list[Any], host: str) -> None:
     assert run_command("serve", "a", "--host", host).code == 143
 
 
 @pytest.mark.parametrize("content", ["", "\n \n", "short\n", f"{KEY}\nshort"])
-def test_keys_that_are_too_short_or_missing_are_refused(
-    run_command: RunCommand, served: list[Any], tmp_path: Path, content: str
-) -> None:
+def test_keys_that_are_too_short_or_missing_are_refused(served: list[Any], tmp_path: Path, content: str) -> None:
     (tmp_path / "keys").write_text(content, encoding="utf-8")
     outcome = run_command("serve", "a", "--api-key", tmp_path / "keys")
     assert (outcome.code, served) == (1, [])
@@ -177,16 +175,14 @@ def test_keys_that_are_too_short_or_missing_are_refused(
     assert run_command("serve", "a", "--api-key", tmp_path / "none").code == 1
 
 
-def test_without_its_extra_it_names_the_command_to_install_it(
-    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_extra_it_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_command, "find_spec", lambda name: None)
     outcome = run_command("serve", "a")
     assert outcome.code == 1
     assert outcome.err == "error: nmtkit serve needs more packages; run `pip install 'nmtkit[serve]'`\n"
 
 
-def test_faults_at_the_start_are_one_line(run_command: RunCommand, model: Path, tmp_path: Path) -> None:
+def test_faults_at_the_start_are_one_line(model: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = run_command("serve", model, "--port", port)

@@ -12,7 +12,7 @@ from nmtkit.corpora.opus import KNOWN
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError
-from tests.conftest import Outcome
+from tests.conftest import run_command
 
 NAME = "opus/News-Commentary-v16:en-de"
 PLACE = Path("object.pouta.csc.fi/OPUS-News-Commentary/v16/moses/de-en.txt.zip")
@@ -98,9 +98,9 @@ def test_a_misspelled_corpus_is_warned_of_and_an_unknown_one_is_not(caplog: pyte
     assert not caplog.text
 
 
-def test_the_list_of_corpora_shows_the_form_of_the_name(run_command: "object") -> None:
-    listed: Outcome = run_command("corpora", "--languages", "en-de")  # type: ignore[operator]
+def test_the_list_of_corpora_shows_the_form_of_the_name() -> None:
+    listed = run_command("corpora", "--languages", "en-de")
     assert all(f"opus/{known}:en-de" in listed.out for known in KNOWN)
     assert "any opus/CORPUS-VERSION:xx-yy" in " ".join(listed.out.split())
-    one: Outcome = run_command("corpora", "opus/Books-v1:fr-en")  # type: ignore[operator]
+    one = run_command("corpora", "opus/Books-v1:fr-en")
     assert "https://object.pouta.csc.fi/OPUS-Books/v1/moses/en-fr.txt.zip" in one.out

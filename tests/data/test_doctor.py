@@ -24,7 +24,7 @@ from nmtkit.errors import DataError, RecipeError
 from nmtkit.run import Run
 from nmtkit.text.normalization import normalize
 from nmtkit.text.vocabulary import SPECIAL_PIECES
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 
 CLEAN = [(f"the {word} number {n}", f"das {word} Nummer {n}") for n, word in enumerate(["tree", "house"] * 20)]
 """40 pairs that no rule concerns."""
@@ -501,7 +501,7 @@ class TestCheck:
             with pytest.raises(DataError, match="no validation pair has text on both sides"):
                 command()
 
-    def test_the_command_ends_with_1_and_the_reason(self, corpus: Corpus, run_command: RunCommand) -> None:
+    def test_the_command_ends_with_1_and_the_reason(self, corpus: Corpus) -> None:
         corpus.write("train", [])
         corpus.recipe()
         ended = run_command("prepare", corpus.folder / "mine.toml", "--check", "--run-dir", corpus.run)
@@ -587,9 +587,7 @@ class TestReport:
         pairs = [*CLEAN, ("one two three four five", "eins zwei drei vier fünf")]
         assert report["examples"]["too_long"] == list(pairs[first - 1])
 
-    def test_the_terminal_shows_examples_without_control_characters(
-        self, corpus: Corpus, run_command: RunCommand
-    ) -> None:
+    def test_the_terminal_shows_examples_without_control_characters(self, corpus: Corpus) -> None:
         corpus.write("train", encoded([*CLEAN, ("a \x1b[31mred\u202e", "ein\x07 rot")]))
         corpus.recipe()
         ended = run_command("prepare", corpus.folder / "mine.toml", "--check", "--run-dir", corpus.run)

@@ -23,7 +23,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints
-from tests.conftest import RunCommand, run_with_streams, train_run
+from tests.conftest import run_command, run_with_streams, train_run
 from tests.decoding.models import TEXT, TINY, data_config
 
 RECIPE = """
@@ -146,9 +146,7 @@ def test_batches_and_windows_do_not_matter(translator: Translator, monkeypatch: 
     assert best(translator, LINES[4:], before=LINES[:4]) == whole[4:]
 
 
-def test_files_by_windows_and_shares_are_translated_the_same(
-    model_folder: Path, tmp_path: Path, run_command: RunCommand
-) -> None:
+def test_files_by_windows_and_shares_are_translated_the_same(model_folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "source.txt"
     source.write_text("".join(f"{line}\n" for line in LINES))
     expected = Translator.load(model_folder).translate(LINES)
@@ -249,7 +247,7 @@ def test_forced_scores_read_the_pairs_before() -> None:
         assert empty.remarks == ("empty_source", "empty_hypothesis")
 
 
-def test_scores_of_files_read_documents(model_folder: Path, tmp_path: Path, run_command: RunCommand) -> None:
+def test_scores_of_files_read_documents(model_folder: Path, tmp_path: Path) -> None:
     for number, name in enumerate(("source", "hypothesis")):
         lines = [*(pair[number] for pair in TEXT), "", TEXT[0][number]]
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
@@ -263,7 +261,7 @@ def test_scores_of_files_read_documents(model_folder: Path, tmp_path: Path, run_
     assert scores[5] == pytest.approx(scores[0], abs=1e-5)
 
 
-def test_reranking_reads_the_sources_before(model_folder: Path, tmp_path: Path, run_command: RunCommand) -> None:
+def test_reranking_reads_the_sources_before(model_folder: Path, tmp_path: Path) -> None:
     decoder = ForcedDecoder.load(model_folder)
     lists = [{"source": source, "hypotheses": [{"text": target}]} for source, target in TEXT]
     (tmp_path / "lists").write_text("".join(json.dumps(entry) + "\n" for entry in lists))

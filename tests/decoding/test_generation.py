@@ -35,7 +35,7 @@ from nmtkit.lines import read_lines, write_lines
 from nmtkit.model_folder import save_model
 from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
-from tests.conftest import RunCommand, contents
+from tests.conftest import contents, run_command
 from tests.decoding.models import TEXT, TINY, data_config, model_for
 from tests.export.tiny_models import let_end
 from tests.forked import Forked, run_forked
@@ -261,7 +261,7 @@ class TestLeftOut:
         assert all(f"{count} {outcome.replace('_', ' ')}" in page for outcome, count in counts.items())
         assert project.pairs() == project.expected()
 
-    def test_lines_are_those_of_the_text(self, project: Project, run_command: RunCommand) -> None:
+    def test_lines_are_those_of_the_text(self, project: Project) -> None:
         project.write("mono.de", ["", *GERMAN[:5], "", GERMAN[5] + "\a"])
         project.prepare(BACK, settings=("cleaning.control_character=fix",))
         translations = [row.split("\t") for row in read_lines(project.run / "generated" / "mono.tsv")]
@@ -570,9 +570,7 @@ def test_a_sweep_generates_once_for_all_its_runs(project: Project, translated: l
     assert translated == [1, 1]
 
 
-def test_a_signal_names_the_command_that_goes_on(
-    project: Project, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_names_the_command_that_goes_on(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object) -> None:
         raise SystemExit(130)
 
@@ -583,14 +581,14 @@ def test_a_signal_names_the_command_that_goes_on(
     assert f"stopped; to resume, run: nmtkit prepare {project.folder}" in outcome.err
 
 
-def test_several_processes_need_a_generated_corpus(project: Project, run_command: RunCommand) -> None:
+def test_several_processes_need_a_generated_corpus(project: Project) -> None:
     project.recipe()
     outcome = run_command("prepare", project.folder / "mine.toml", "--run-dir", project.run, "--processes", 2)
     assert outcome.code == 2
     assert "is only for recipes with generated corpora" in " ".join(outcome.err.split())
 
 
-def test_run_generates_trains_and_scores(project: Project, run_command: RunCommand) -> None:
+def test_run_generates_trains_and_scores(project: Project) -> None:
     project.recipe(f'{BACK}, prefix = "<bt>"')
     settings = ["data.test=2", "training.max_steps=2", "training.precision=float32", "decoding.average_last=1"]
     arguments = ["run", project.folder / "mine.toml", "--run-dir", project.run, "--device", "cpu", "--threads", 1]

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from nmtkit.pipeline import RunResult
 from nmtkit.pipeline import run as run_all
 from nmtkit.reports.run_facts import example_pair, read_run
 from nmtkit.run import Run
-from tests.conftest import Outcome
+from tests.conftest import run_command
 
 WORDS = ["ba", "do", "gi", "ku", "le", "mo"]
 RECIPE = """
@@ -55,7 +54,6 @@ beam = 2
 average_last = 2
 max_length_offset = 3
 """
-Command = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +120,7 @@ def test_forced_scores_agree_with_the_search_in_each_direction(run: Path) -> Non
         ForcedDecoder.load([run])
 
 
-def test_commands_take_a_known_code_and_refuse_others_in_one_line(
-    run: Path, run_command: Command, tmp_path: Path
-) -> None:
+def test_commands_take_a_known_code_and_refuse_others_in_one_line(run: Path, tmp_path: Path) -> None:
     text, hypotheses = run / "data" / "test" / "t.en-de.source.txt", run / "translations" / "t.en-de.txt"
     lists = tmp_path / "lists.jsonl"
     lists.write_text(json.dumps({"source": "ba do", "hypotheses": [{"text": "BA DO"}]}) + "\n", encoding="utf-8")
@@ -157,9 +153,7 @@ def test_a_missing_translation_names_a_command_with_its_language(run: Path) -> N
         kept.rename(output)
 
 
-def test_a_model_that_was_fine_tuned_in_one_direction_is_used_in_this_direction(
-    run: Path, run_command: Command, tmp_path: Path
-) -> None:
+def test_a_model_that_was_fine_tuned_in_one_direction_is_used_in_this_direction(run: Path, tmp_path: Path) -> None:
     others = [line for line in RECIPE.splitlines() if 'target_language = "de"' not in line and "max_steps" not in line]
     recipe = "\n".join(others).replace("vocab_size = 80", f'target_language = "fr"\ntokenizer = "{run}"')
     recipe = recipe.replace("[training]", f'[training]\ninit = "{run}"\nmax_steps = 6')
@@ -180,7 +174,7 @@ def test_a_model_that_was_fine_tuned_in_one_direction_is_used_in_this_direction(
 
 
 def test_the_command_to_try_next_is_in_the_direction_of_the_sentence_in_it(
-    run: Path, run_command: Command, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmtkit.pipeline.run", lambda *_, **__: RunResult(0, {"t.en-fr": {}}))
     code, out, _ = run_command("run", run / "recipe.toml", "--run-dir", run)
@@ -189,7 +183,7 @@ def test_the_command_to_try_next_is_in_the_direction_of_the_sentence_in_it(
     assert f"| nmtkit translate {run} --to fr\n" in out
 
 
-def test_report_card_cost_and_comparison_know_the_languages(run: Path, run_command: Command, tmp_path: Path) -> None:
+def test_report_card_cost_and_comparison_know_the_languages(run: Path, tmp_path: Path) -> None:
     assert run_command("report", run, "--output", tmp_path / "report.html").code == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "t.en-fr" in page
@@ -212,13 +206,13 @@ def test_report_card_cost_and_comparison_know_the_languages(run: Path, run_comma
     assert "text:moses-fr" in compared.scores["t.en-fr"]["bleu-tokenized"]["copied"].signature
 
 
-def test_averages_are_searched_by_the_mean_of_the_directions(run: Path, run_command: Command) -> None:
+def test_averages_are_searched_by_the_mean_of_the_directions(run: Path) -> None:
     assert run_command("average", run, "--search", "--device", "cpu").code == 0
     tried: list[dict[str, Any]] = read_json(run / "averaging.json")["tried"]
     assert all(math.isfinite(row["score"]) and math.isfinite(row["nll"]) for row in tried)
 
 
-def test_an_export_translates_to_the_same_languages(run: Path, run_command: Command, tmp_path: Path) -> None:
+def test_an_export_translates_to_the_same_languages(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     export = tmp_path / "ct2"
     exported = run_command("export", run, "--format", "ctranslate2", "--output", export)

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.lines import read_lines
 from nmtkit.run import Run
+from tests.conftest import run_command
 from tests.forked import run_forked
 
 STEPS = 24
@@ -232,7 +233,7 @@ class TestNumbers:
             assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
 
     def test_with_another_search_a_finished_run_is_translated_again_and_its_recipe_says_so(
-        self, pipeline: Pipeline, tmp_path: Path, run_command: Callable[..., Any]
+        self, pipeline: Pipeline, tmp_path: Path
     ) -> None:
         run = Path(shutil.copytree(pipeline.run, tmp_path / "run"))
         assert stored_recipe(run / "recipe.toml", "mine").decoding.beam != 1
@@ -255,7 +256,7 @@ class TestNumbers:
         assert "the recipe says" not in outcome.err
 
     def test_a_run_that_is_stopped_while_it_translates_keeps_what_is_translated(
-        self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Callable[..., Any]
+        self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = shutil.copytree(pipeline.run, tmp_path / "run")
         shutil.rmtree(run / "translations")
@@ -281,7 +282,7 @@ class TestNumbers:
         assert list((run / "translations").glob("*.parts")) == []
 
     def test_scoring_warns_of_another_model_and_search_and_takes_comet_too(
-        self, pipeline: Pipeline, tmp_path: Path, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+        self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run = Path(shutil.copytree(pipeline.run, tmp_path / "run"))
         source, output = run / "data/test/small.source.txt", run / "translations" / "small.txt"

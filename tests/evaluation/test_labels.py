@@ -27,6 +27,7 @@ from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run
 from nmtkit.tasks.known import TASKS
 from nmtkit.tasks.task import Task
+from tests.conftest import run_command
 
 CLASSES = {2: "01", 3: ["neg", "neu", "pos"], 6: ["ABBR", "DESC", "ENTY", "HUM", "LOC", "a b|c"]}
 
@@ -201,7 +202,7 @@ def write(path: Path, lines: list[str]) -> str:
     return str(path)
 
 
-def test_score_scores_files_of_labels_and_of_numbers(tmp_path: Path, run_command: Callable[..., Any]) -> None:
+def test_score_scores_files_of_labels_and_of_numbers(tmp_path: Path) -> None:
     gold, found = labelled(2, 200, seed=5)
     files = {name: write(tmp_path / name, lines) for name, lines in (("ref", gold), ("one", found), ("two", gold))}
     arguments = ["score", "--hypothesis", files["one"], "--hypothesis", files["two"], "--reference", files["ref"]]
@@ -262,7 +263,7 @@ def test_score_scores_files_of_labels_and_of_numbers(tmp_path: Path, run_command
     ],
 )
 def test_what_is_no_label_or_no_number_is_one_line(
-    run_command: Callable[..., Any], tmp_path: Path, gold: list[str], found: list[str], options: list[str], message: str
+    tmp_path: Path, gold: list[str], found: list[str], options: list[str], message: str
 ) -> None:
     arguments = [
         "score",
@@ -301,7 +302,7 @@ RECIPE = (
 
 
 def test_the_runs_of_a_task_with_labels_are_scored_compared_and_shown(
-    run_command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "parity", Parity)
     monkeypatch.setattr("nmtkit.config.data_schema.TASK_NAMES", (*TASK_NAMES, "parity"))

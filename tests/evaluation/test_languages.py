@@ -3,7 +3,7 @@
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ from nmtkit.evaluation.rouge import ROUGE_METRICS
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.text import scripts
 from nmtkit.text.scripts import bleu_tokenizer, scripts_of
+from tests.conftest import run_command
 
 UNSPACED = {
     "zh": ["我们昨天在公园里看见了一只很大的狗。", "他说：“今天的天气非常好，我们去散步吧。”"],
@@ -167,9 +168,7 @@ def test_what_is_missing_is_named_with_its_remedy(
         Scorer([UNSPACED["ja"]], target_language="ja", text="plain", tokenizer="ja-mecab").score(UNSPACED["ja"])
 
 
-def test_a_run_keeps_the_tokenizer_that_it_began_with(
-    run_command: Callable[..., Any], tiny: Any, tmp_path: Path
-) -> None:
+def test_a_run_keeps_the_tokenizer_that_it_began_with(tiny: Any, tmp_path: Path) -> None:
     rng = random.Random(1)
     for name, count in (("train", 80), ("mine", 4)):
         for side, characters in (("en", "abcdefgh"), ("zh", UNSPACED["zh"][0])):
@@ -215,7 +214,7 @@ def test_validation_finds_a_missing_tokenizer_before_the_training(
     assert (run / "metrics.jsonl").exists()
 
 
-def test_files_are_scored_by_their_language(run_command: Callable[..., Any], tmp_path: Path) -> None:
+def test_files_are_scored_by_their_language(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("\n".join(UNSPACED["zh"]) + "\n", encoding="utf-8")
     command = ["score", "--hypothesis", tmp_path / "a", "--reference", tmp_path / "a", "--json", tmp_path / "s.json"]
     outcome = run_command(*command, "--target-language", "zh_Hans")

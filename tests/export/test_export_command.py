@@ -1,9 +1,7 @@
 """`nmtkit export` on the command line."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_models
@@ -15,6 +13,7 @@ from nmtkit.export import huggingface
 from nmtkit.export.export import export
 from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model
+from tests.conftest import run_command
 from tests.forked import run_forked
 
 pytestmark = pytest.mark.usefixtures("restored_process")
@@ -93,9 +92,7 @@ def test_a_model_with_an_attention_window_is_refused_in_one_line(
     assert not (run / "export").exists()
 
 
-def test_a_quantization_may_be_called_as_translate_calls_it(
-    run: Path, tmp_path: Path, run_command: Callable[..., Any]
-) -> None:
+def test_a_quantization_may_be_called_as_translate_calls_it(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "new"
     outcome = run_command(
         "export", run, "--format", "ctranslate2", "--quantization", "bf16", "--output", folder, "--threads", 1

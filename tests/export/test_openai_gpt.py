@@ -41,7 +41,7 @@ from nmtkit.run import Run, find_model
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.session import train
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 
 TINY = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 24}
 PIECES = ["<unk>", *"abcdelno!", *(f"{letter}</w>" for letter in "abcdelno!"), "\n</w>", "an", "no", "no</w>", "al"]
@@ -149,7 +149,7 @@ def test_a_folder_that_has_only_tokenizer_json_is_read(tmp_path: Path, theirs: t
     assert imported(folder, tmp_path / "second").tokenizer.fingerprint() == first.fingerprint()
 
 
-def test_text_is_continued_and_scored(tmp_path: Path, theirs: torch.nn.Module, run_command: RunCommand) -> None:
+def test_text_is_continued_and_scored(tmp_path: Path, theirs: torch.nn.Module) -> None:
     done = run_command("import", tmp_path / "theirs", "--output", tmp_path / "ours", "--target-language", "de")
     assert (done.code, done.out) == (0, f"{tmp_path / 'ours'}\n")
     loaded = load_model(tmp_path / "ours")
@@ -424,9 +424,7 @@ FAULTS_OF_TRANSFORMERS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_TRANSFORMERS)
-def test_a_folder_that_cannot_be_imported_gives_one_line(
-    tmp_path: Path, theirs: torch.nn.Module, run_command: RunCommand, fault: str
-) -> None:
+def test_a_folder_that_cannot_be_imported_gives_one_line(tmp_path: Path, theirs: torch.nn.Module, fault: str) -> None:
     damage, message = FAULTS_OF_TRANSFORMERS[fault]
     damage(tmp_path / "theirs")
     done = run_command("import", tmp_path / "theirs", "--output", tmp_path / "ours")
@@ -475,9 +473,7 @@ FAULTS_OF_RELEASED = {
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_RELEASED)
-def test_released_files_that_contradict_each_other_give_one_line(
-    tmp_path: Path, run_command: RunCommand, fault: str
-) -> None:
+def test_released_files_that_contradict_each_other_give_one_line(tmp_path: Path, fault: str) -> None:
     folder = tmp_path / "released"
     write_released(folder, 1, 64, 20, len(PIECES))
     write_released_vocabulary(folder)
@@ -490,7 +486,7 @@ def test_released_files_that_contradict_each_other_give_one_line(
     assert not (tmp_path / "ours").exists()
 
 
-def test_only_a_model_folder_is_replaced(tmp_path: Path, theirs: torch.nn.Module, run_command: RunCommand) -> None:
+def test_only_a_model_folder_is_replaced(tmp_path: Path, theirs: torch.nn.Module) -> None:
     folder = tmp_path / "theirs"
     with pytest.raises(DataError, match="exists and is not a model folder"):
         import_model(folder, folder, target_language="en")

@@ -31,7 +31,7 @@ from nmtkit.model_folder import LoadedModel, load_model, load_tensors, read_desc
 from nmtkit.run import Run, find_model
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.training.session import train
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 from tests.export.tiny_models import LINES, PAIRS, VALID, make_run
 
 DIRECTIONS: dict[str, dict[str, str]] = {
@@ -487,9 +487,7 @@ def test_of_hundreds_of_languages_those_like_the_wrong_one_are_listed(tmp_path: 
     assert len(str(caught.value)) < 200
 
 
-def test_languages_are_those_of_the_folder_or_of_options(
-    tmp_path: Path, marian: Path, m2m100: Path, run_command: RunCommand
-) -> None:
+def test_languages_are_those_of_the_folder_or_of_options(tmp_path: Path, marian: Path, m2m100: Path) -> None:
     folder = tmp_path / "marian"
     shutil.copytree(marian, folder)
     changed_json(folder / "tokenizer_config.json", source_lang="ROMANCE", target_lang="deu")
@@ -511,9 +509,7 @@ def test_languages_are_those_of_the_folder_or_of_options(
 # ---- use as any other model
 
 
-def test_commands_translate_and_score_with_an_imported_model(
-    tmp_path: Path, m2m100: Path, run_command: RunCommand
-) -> None:
+def test_commands_translate_and_score_with_an_imported_model(tmp_path: Path, m2m100: Path) -> None:
     done = run_command("import", m2m100, "--output", tmp_path / "ours")
     assert (done.code, done.out) == (0, f"{tmp_path / 'ours'}\n")
     stated = tomllib.loads(done.err.partition("a recipe that starts from it states:\n")[2])
@@ -566,7 +562,7 @@ def test_an_imported_model_is_exported_with_the_same_translations(pair: Imported
     assert all(torch.equal(tensor, expected[name]) for name, tensor in back.model.state_dict().items())
 
 
-def test_an_export_to_ctranslate2_is_an_engine_for_languages(tmp_path: Path, run_command: RunCommand) -> None:
+def test_an_export_to_ctranslate2_is_an_engine_for_languages(tmp_path: Path) -> None:
     model = Imported(tmp_path, "m2m100")
     export(model.ours, "ctranslate2", output=model.ours / "export" / "ctranslate2")
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in VALID), encoding="utf-8")
@@ -665,7 +661,7 @@ def test_an_imported_model_is_trained_further(tmp_path: Path, kind: str) -> None
 
 @pytest.mark.parametrize("default", ["en", None])
 def test_each_direction_is_validated_and_translated_with_its_source_language(
-    tmp_path: Path, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, default: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: str | None
 ) -> None:
     write_m2m100(tmp_path / "theirs")
     import_model(tmp_path / "theirs", tmp_path / "ours", default)
@@ -850,9 +846,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_folder_that_cannot_be_imported_gives_one_line(
-    tmp_path: Path, marian: Path, run_command: RunCommand, fault: str
-) -> None:
+def test_a_folder_that_cannot_be_imported_gives_one_line(tmp_path: Path, marian: Path, fault: str) -> None:
     folder = tmp_path / "theirs"
     shutil.copytree(marian, folder)
     damage, message = FAULTS[fault]

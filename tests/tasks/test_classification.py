@@ -43,7 +43,7 @@ from nmtkit.training.loop import micro_batch_size, padded_tokens, plan_of, real_
 from nmtkit.training.loss import label_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
-from tests.conftest import RunCommand, run_with_streams
+from tests.conftest import run_command, run_with_streams
 from tests.decoding.models import TEXT, WithoutFloat64, data_config, model_for
 
 RECIPE = """
@@ -554,9 +554,7 @@ def test_a_page_and_a_card_of_labels_show_no_translation_model(trained: Path) ->
     assert "nmtkit attention" not in report_page([run])
 
 
-def test_all_commands_name_labels_and_not_translations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: RunCommand
-) -> None:
+def test_all_commands_name_labels_and_not_translations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_project(tmp_path, steps=20)
     monkeypatch.chdir(tmp_path)
     shown = {}
@@ -587,9 +585,7 @@ def test_all_commands_name_labels_and_not_translations(
     )
 
 
-def test_a_wrong_line_of_input_is_named_and_leaves_nothing(
-    trained: Path, tmp_path: Path, run_command: RunCommand
-) -> None:
+def test_a_wrong_line_of_input_is_named_and_leaves_nothing(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("ab\n" * 2500 + "c\td\n", encoding="utf-8")
     to_file = ("--output", tmp_path / "out.txt")
     for options in (to_file, ()):
@@ -603,9 +599,7 @@ def test_a_wrong_line_of_input_is_named_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("to_file", [True, False])
-def test_lines_that_are_cut_are_named_once(
-    trained: Path, tmp_path: Path, run_command: RunCommand, to_file: bool
-) -> None:
+def test_lines_that_are_cut_are_named_once(trained: Path, tmp_path: Path, to_file: bool) -> None:
     lines = ["a" * (30 if number % 1500 == 7 else 5) for number in range(4000)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     output = ("--output", tmp_path / "out.txt") if to_file else ()
@@ -613,9 +607,7 @@ def test_lines_that_are_cut_are_named_once(
     assert outcome.err == "warning: cut to the tokens that the model reads: 3 lines: 8, 1508, 3008\n"
 
 
-def test_json_of_an_empty_line_has_the_keys_of_other_lines(
-    trained: Path, tmp_path: Path, run_command: RunCommand
-) -> None:
+def test_json_of_an_empty_line_has_the_keys_of_other_lines(trained: Path, tmp_path: Path) -> None:
     recipe = load_recipe(write_project(tmp_path, "label", of_number, 5), ["data.label_type=number", "data.test=[]"])
     run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
     (tmp_path / "in.txt").write_text("ab\n\n", encoding="utf-8")

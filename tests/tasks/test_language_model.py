@@ -37,7 +37,7 @@ from nmtkit.tasks.language_model import text_of
 from nmtkit.text.normalization import NEWLINE
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
-from tests.conftest import RunCommand
+from tests.conftest import run_command
 from tests.decoding.models import WithoutFloat64
 
 TEXT = "abcde fghij\n\n  klmno pqrst\tuvwxyz\n"
@@ -142,9 +142,7 @@ def test_no_source_is_reported(trained: Path) -> None:
     assert "1 source, 2 target" in card(run) and "training tokens, source" in report_page([run])
 
 
-def test_commands_count_lines_and_sequences_and_compare_runs(
-    trained: Path, tmp_path: Path, run_command: RunCommand
-) -> None:
+def test_commands_count_lines_and_sequences_and_compare_runs(trained: Path, tmp_path: Path) -> None:
     project, run = write_project(tmp_path), tmp_path / "run"
     prepared = run_command("prepare", project, "--run-dir", run)
     for words in ("Prepared lines", "Found in 90 training lines", "of 90 lines"):
@@ -281,7 +279,7 @@ def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Pat
 
 
 def test_given_continuations_hold_tabs_and_have_the_precision_and_languages_of_scores(
-    trained: Path, tmp_path: Path, run_command: RunCommand
+    trained: Path, tmp_path: Path
 ) -> None:
     loaded = load_model(find_model(trained))
     pairs = [("  klmno pqrst", "uvw\txyz"), ("a\tb", "fghij"), ("", "klmno pqrst\tuvwxyz"), ("ab", "c")]

@@ -1,7 +1,6 @@
 """Summaries from text files to scores: tabs as tokens, sources cut to their first tokens."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.prediction import PairLengths
 from nmtkit.training.session import train
+from tests.conftest import run_command
 
 LENGTH = 12
 RECIPE = f"""
@@ -154,9 +154,7 @@ def test_a_long_document_is_dropped_only_by_a_stated_limit(tmp_path: Path) -> No
     assert prepare(limited, tmp_path / "limited").manifest["pairs"]["train"] == 1
 
 
-def test_a_run_scores_rouge_and_its_model_knows_the_length(
-    trained: Path, run_command: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_scores_rouge_and_its_model_knows_the_length(trained: Path, caplog: pytest.LogCaptureFixture) -> None:
     scores = json.loads(Run(trained).scores.read_text(encoding="utf-8"))["test"]
     assert list(scores) == ["rouge1", "rouge2", "rougeL", "rougeLsum"]
     lengths = json.loads((trained / "averaged" / "model.json").read_text(encoding="utf-8"))["training_lengths"]
@@ -238,7 +236,7 @@ def test_without_a_stated_length_a_document_is_read_as_far_as_the_longest_in_tra
     assert (best.is_cut, best.parts, best.text) == (True, 1, read_to_5.text)
 
 
-def test_the_status_of_a_cut_source_is_cut(trained: Path, run_command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_status_of_a_cut_source_is_cut(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text(f"{SOURCE}\n{PAIRS[1][0]}\n", encoding="utf-8")
     files = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--status", tmp_path / "status")
     outcome = run_command("translate", trained, *files)
@@ -301,7 +299,7 @@ def test_rouge_is_not_computed_where_it_reads_nothing(language: str) -> None:
     assert default_metrics(DataConfig.model_validate({**data, "target_language": "en"})) is not None
 
 
-def test_extract_writes_the_files_of_the_recipe(tmp_path: Path, run_command: Callable[..., Any]) -> None:
+def test_extract_writes_the_files_of_the_recipe(tmp_path: Path) -> None:
     examples = [
         {"title": "Tea ", "paragraphs": ["One.", "Tea\tis hot."], "target": "Tea is\nhot.\tRed."},
         {"query": "", "paragraphs": ["Cups."], "target": "Cups."},

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from nmtkit.training import averaging
 from nmtkit.training.averaging import COUNTS, Search, Tried, average, candidates, choose_checkpoints, search
 from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
-from tests.conftest import TinyProject
+from tests.conftest import TinyProject, run_command
 from tests.tasks.test_trajectories import RECIPE as DECISIONS
 
 
@@ -158,7 +157,7 @@ def test_spaced_checkpoints_are_counted_back_from_the_last(trained: Path) -> Non
 
 
 def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
-    trained: Path, tiny: TinyProject, tmp_path: Path, run_command: Callable[..., Any]
+    trained: Path, tiny: TinyProject, tmp_path: Path
 ) -> None:
     run = copy(trained, tmp_path)
     arguments = ["--metric", "nll", "--device", "cpu", "--threads", 1, "--quiet"]
@@ -176,9 +175,7 @@ def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
     assert sources[0]["checkpoint"] == f"step-{best['first_step']:08d}"
 
 
-def test_an_average_takes_the_decoding_settings_of_the_runs_recipe(
-    trained: Path, tmp_path: Path, run_command: Callable[..., Any]
-) -> None:
+def test_an_average_takes_the_decoding_settings_of_the_runs_recipe(trained: Path, tmp_path: Path) -> None:
     run = copy(trained, tmp_path)
     recipe = Run(run).recipe()
     decoding = recipe.decoding.model_copy(update={"beam": 7, "average_last": 3})
@@ -216,9 +213,7 @@ def test_averages_of_decisions_are_compared_by_nll_where_there_is_a_validation_s
         ("--search --metric chrf", "'bleu', 'nll'"),
     ],
 )
-def test_options_that_do_not_belong_together_are_wrong_usage(
-    run_command: Callable[..., Any], arguments: str, told: str
-) -> None:
+def test_options_that_do_not_belong_together_are_wrong_usage(arguments: str, told: str) -> None:
     outcome = run_command("average", "runs/x", *arguments.split())
     assert (outcome.code, outcome.out) == (2, "")
     assert told in " ".join(outcome.err.split())

@@ -32,7 +32,7 @@ from nmtkit.training.loss import r_drop_loss
 from nmtkit.training.session import TrainingResult
 from nmtkit.training.state import Progress, TrainingState
 from nmtkit.training.validation import Validation
-from tests.conftest import RunCommand, train_run, write_corpus
+from tests.conftest import run_command, train_run, write_corpus
 from tests.training.updates import ALONE, VOCAB, Weights, random_pairs, run
 
 TINY = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
@@ -440,7 +440,7 @@ def test_a_model_with_another_tokenizer_is_refused(project: Path, trained: Path,
     ],
 )
 def test_a_model_of_another_shape_is_refused_with_what_to_state(
-    tuned: Path, tmp_path: Path, change: str, difference: str, run_command: RunCommand
+    tuned: Path, tmp_path: Path, change: str, difference: str
 ) -> None:
     with pytest.raises(NmtkitError, match=difference):
         train_run(tuned, tmp_path / "run", change)
