@@ -261,16 +261,7 @@ def test_a_pickle_is_read_as_plain_tensors_only() -> None:
 
 @pytest.mark.parametrize(
     "library",
-    [
-        "accelerate",
-        "sentencepiece",
-        "sacremoses",
-        "sacrebleu",
-        "typer",
-        "ctranslate2",
-        "transformers",
-        "matplotlib",
-    ],
+    ["accelerate", "sentencepiece", "sacremoses", "sacrebleu", "typer", "ctranslate2", "transformers", "matplotlib"],
 )
 def test_the_doors_of_a_library_in_use_are_found(library: str) -> None:
     users = {use.module for use in all_uses() if is_within(use.name, [library])}

@@ -216,10 +216,7 @@ MISTAKES = {
         ["{run}/translations/news.txt", "nmtkit translate {run} --input {run}/data/test/news.source.txt"],
     ),
     "score before prepare": ("score {empty}", ["{empty}", "nmtkit prepare"]),
-    "unequal lines": (
-        "score --hypothesis {three} --reference {two}",
-        ["{three} has 3 lines", "{two} has 2"],
-    ),
+    "unequal lines": ("score --hypothesis {three} --reference {two}", ["{three} has 3 lines", "{two} has 2"]),
     "unequal source": (
         "score --hypothesis {three} --reference {three} --source {two}",
         ["{three} has 3 lines", "{two} has 2"],

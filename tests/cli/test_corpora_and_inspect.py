@@ -29,11 +29,7 @@ class TestCorpora:
         assert (
             [entry["name"] for entry in forth]
             == [entry["name"] for entry in back]
-            == [
-                "iwslt15/train",
-                "iwslt15/tst2012",
-                "iwslt15/tst2013",
-            ]
+            == ["iwslt15/train", "iwslt15/tst2012", "iwslt15/tst2013"]
         )
         assert sum(file["bytes"] for file in forth[0]["files"]) == 13603614 + 18074646
         assert "31.7" in run_command("corpora", "--languages", "en-vi").out

@@ -343,10 +343,7 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path, mon
 
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
-    [
-        (["{base}"], 2, "at least two runs"),
-        (["{base}", "{base}", "--paired", "dice"], 2, "is not one of 'bootstrap'"),
-    ],
+    [(["{base}"], 2, "at least two runs"), (["{base}", "{base}", "--paired", "dice"], 2, "is not one of 'bootstrap'")],
 )
 def test_wrong_usage_is_told(base: Path, arguments: list[str], code: int, told: str) -> None:
     found, _, err = run_command("compare", *(argument.replace("{base}", str(base)) for argument in arguments))

@@ -248,12 +248,7 @@ class TestOptions:
         ("options", "largest"), [(["--batch-size", "1"], 1), (["--batch-size", "7"], 7), (["--batch-tokens", "60"], 11)]
     )
     def test_the_batch_size_changes_no_translation(
-        self,
-        translate: Command,
-        expected: list[str],
-        monkeypatch: pytest.MonkeyPatch,
-        options: list[str],
-        largest: int,
+        self, translate: Command, expected: list[str], monkeypatch: pytest.MonkeyPatch, options: list[str], largest: int
     ) -> None:
         sizes = []
         search = translator_module.beam_search

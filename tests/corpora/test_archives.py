@@ -196,10 +196,9 @@ def test_a_text_that_unfolds_without_end_is_stopped(tmp_path: Path, name: str, m
     monkeypatch.setattr(compression, "EXPANSION_FREE_BYTES", 1 << 16)
     bomb = b"\n" * (1 << 20)
     file, _, _member = name.partition(":")
-    content = {
-        "a.zip": lambda: zip_of({"a": bomb}),
-        "a.tgz": lambda: gzip.compress(tar_of({"a": bomb})),
-    }.get(file, lambda: COMPRESS[Path(file).suffix](bomb))()
+    content = {"a.zip": lambda: zip_of({"a": bomb}), "a.tgz": lambda: gzip.compress(tar_of({"a": bomb}))}.get(
+        file, lambda: COMPRESS[Path(file).suffix](bomb)
+    )()
     store(tmp_path / file, content)
     assert "expands to more than 500 times its size" in fault(tmp_path / name)
 

@@ -10,16 +10,7 @@ import pytest
 
 from nmtkit.corpora.corpus import open_corpus
 from nmtkit.corpora.download import Downloader
-from nmtkit.corpora.facts import (
-    ATTRIBUTES,
-    FILLERS,
-    NAMES,
-    SPLITS,
-    VALUES,
-    FactsExample,
-    fingerprint,
-    generate,
-)
+from nmtkit.corpora.facts import ATTRIBUTES, FILLERS, NAMES, SPLITS, VALUES, FactsExample, fingerprint, generate
 from nmtkit.errors import DataError
 from nmtkit.text.extraction import Example, Method, rank
 

@@ -240,11 +240,7 @@ def test_trees_over_several_lines_are_one_line_each_beside_their_words() -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("( (S (NN a) )", "the last tree is not closed"),
-        ("(NN a)\nb\n", "line 2: 'b' outside"),
-    ],
+    ("content", "expected"), [("( (S (NN a) )", "the last tree is not closed"), ("(NN a)\nb\n", "line 2: 'b' outside")]
 )
 def test_brackets_that_do_not_match_are_an_error(content: str, expected: str) -> None:
     assert expected in fault("treebank", content, "words")

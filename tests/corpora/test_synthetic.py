@@ -22,14 +22,7 @@ from nmtkit.corpora.synthetic import (
     german_sentence,
     sample_sentence,
 )
-from nmtkit.corpora.synthetic_lexicon import (
-    CASES,
-    MANY,
-    PERFECT,
-    PRESENT,
-    english_number,
-    german_number,
-)
+from nmtkit.corpora.synthetic_lexicon import CASES, MANY, PERFECT, PRESENT, english_number, german_number
 
 Corpus = dict[str, list[SyntheticPair]]
 

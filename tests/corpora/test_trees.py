@@ -42,7 +42,7 @@ SAID = st.one_of(
     ).map(" ".join),
 )
 SENTENCES = st.lists(
-    st.one_of(st.sampled_from(["(", ")", "(S", ")S", "XX", "(S)", "-LRB-", "#", "\u2028", "a\u00a0b"]), st.text()),
+    st.one_of(st.sampled_from(["(", ")", "(S", ")S", "XX", "(S)", "-LRB-", "#", "\u2028", "a\u00a0b"]), st.text())
 ).map(" ".join)
 
 

@@ -95,11 +95,7 @@ class TestRecipe:
             ('"none"', '"none"\nvalid = 1', "valid = 1: take at least one pair for each of the 2 directions"),
             ('"none"', '"none"\ntask = "parsing"\ntext = "trees"', 'several languages are for task = "translation"'),
             ('"none"', '"none"\nsampling_temperature = 0.5', "must be at least 1"),
-            (
-                '"none"',
-                '"none"\ntest = [{ corpus = "x/y", target_language = "es" }]',
-                "y: no corpus of train has",
-            ),
+            ('"none"', '"none"\ntest = [{ corpus = "x/y", target_language = "es" }]', "y: no corpus of train has"),
             (
                 '"none"',
                 '"none"\ntest = [{ corpus = "x/y", target_language = "de", name = "average" }]',

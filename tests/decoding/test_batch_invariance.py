@@ -139,11 +139,7 @@ def test_in_float64_batching_changes_no_translation(
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_in_float32_batching_only_exchanges_candidates_as_good_as_equal(
-    tokenizer: Tokenizer,
-    beam: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tokenizer: Tokenizer, beam: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     translator = translator_of(tokenizer, torch.float32, beam)
     alone = best(translator, sentences=1)

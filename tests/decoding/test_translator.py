@@ -939,8 +939,7 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         key=lambda piece: sum(piece in one[0].pieces for one in free),
     )
     without = requested(
-        tokenizer,
-        Request(forbidden=[tokenizer.decode(tokenizer.encode([said.replace("\u2581", "")], "target")[0])]),
+        tokenizer, Request(forbidden=[tokenizer.decode(tokenizer.encode([said.replace("\u2581", "")], "target")[0])])
     )
     assert [one[0].text for one in without] != [one[0].text for one in free]
 
@@ -956,10 +955,7 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         ),
         (Request(forbidden=["\u2603"]), "the forbidden phrase '\u2603' has characters"),
         (Request(forbidden=[" "]), "a forbidden phrase is empty"),
-        (
-            Request(required=[["a"]] * 6 + [["\u2603"]], first_line=11),
-            "line 17: the required phrase '\u2603' has",
-        ),
+        (Request(required=[["a"]] * 6 + [["\u2603"]], first_line=11), "line 17: the required phrase '\u2603' has"),
         (Request(required=[["a"]] * 6 + [[" "]]), "line 7: a required phrase is empty"),
         (Request(forbidden=["\udcff"]), "the forbidden phrase '\\udcff' is not valid UTF-8"),
         (

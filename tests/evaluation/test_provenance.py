@@ -175,16 +175,8 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
             "translated with max_source_tokens = 20, but `run` has the limit of the model",
         ),
         (None, {"minimum_risk": "chrf2"}, "chosen from samples by minimum Bayes risk"),
-        (
-            None,
-            {"prefixes": LineConstraints("", Path(), ["b"])},
-            "made with the beginning of each line given",
-        ),
-        (
-            None,
-            {"required": LineConstraints("", Path(), ["b"])},
-            "made with phrases that its lines had to hold",
-        ),
+        (None, {"prefixes": LineConstraints("", Path(), ["b"])}, "made with the beginning of each line given"),
+        (None, {"required": LineConstraints("", Path(), ["b"])}, "made with phrases that its lines had to hold"),
     ],
 )
 def test_what_was_wished_of_translate_is_told(

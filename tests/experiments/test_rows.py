@@ -178,10 +178,7 @@ def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tm
             GOOD + 'model = { num_heads = 3, d_k = "d_model / num_heads" }',
             "row one: d_model = 128 is not a multiple of",
         ),
-        (
-            GOOD + "training = { seed = 7 }",
-            "row one: rows cannot set training.seed; use --seeds",
-        ),
+        (GOOD + "training = { seed = 7 }", "row one: rows cannot set training.seed; use --seeds"),
         (GOOD + "[base]\nmodel = { d_modell = 5 }", "[base] of the rows: unknown key model.d_modell"),
         (
             GOOD + '[[findings]]\ntext = "f"\nmetric = "bleu"\nbetter = "one"\nother = "two"',

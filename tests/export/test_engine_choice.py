@@ -130,10 +130,7 @@ class TestAuto:
         [({"max_length_offset": 3000}, 1024), ({"max_length_ratio": 3.0}, 1024), ({"max_length": 9}, 2048)],
     )
     def test_what_needs_more_positions_than_the_export_has_is_left_to_torch(
-        self,
-        exported_run: Path,
-        overrides: dict[str, object],
-        max_source_tokens: int,
+        self, exported_run: Path, overrides: dict[str, object], max_source_tokens: int
     ) -> None:
         asked = {**GREEDY, **overrides}
         assert choose_export([exported_run], "auto", asked, max_source_tokens=max_source_tokens) is None

@@ -79,11 +79,7 @@ def test_a_refusal_is_one_line_and_exit_code_1(
     [("ctranslate2", "CTranslate2 does not support"), ("huggingface", "no transformers model class supports")],
 )
 def test_a_model_with_an_attention_window_is_refused_in_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    format_: str,
-    library: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], format_: str, library: str
 ) -> None:
     run = make_run(tmp_path / "mine", attention_window=4)
     code, err = refusal([str(run), "--format", format_, "--quiet"], monkeypatch, capsys)

@@ -360,10 +360,7 @@ def append(path: Path, text: str) -> None:
 
 
 FAULTS_OF_TRANSFORMERS = {
-    "another model": (
-        lambda f: set_json(f / "config.json", model_type="gpt2"),
-        r"model_type is 'gpt2'; these can",
-    ),
+    "another model": (lambda f: set_json(f / "config.json", model_type="gpt2"), r"model_type is 'gpt2'; these can"),
     "no config": (lambda f: (f / "config.json").unlink(), r"neither config.json .* nor params_shapes.json"),
     "damaged config": (lambda f: (f / "config.json").write_text("{"), r"config.json: not valid JSON"),
     "no layers": (lambda f: set_json(f / "config.json", n_layer=0), r"n_layer is 0 and not a positive number"),

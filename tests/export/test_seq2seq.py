@@ -871,10 +871,7 @@ FAULTS_OF_M2M100: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: changed_json(f / "config.json", decoder_start_token_id=0),
         r"decoder_start_token_id is 0",
     ),
-    "too few rows": (
-        lambda f: changed_json(f / "config.json", vocab_size=80),
-        r"entries, but config\.json has",
-    ),
+    "too few rows": (lambda f: changed_json(f / "config.json", vocab_size=80), r"entries, but config\.json has"),
     "no subwords": (lambda f: (f / "sentencepiece.bpe.model").unlink(), r"sentencepiece\.bpe\.model: no such file"),
 }
 

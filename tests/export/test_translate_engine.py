@@ -30,9 +30,7 @@ def translate(*arguments: object, then: str = "") -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, "-c", program, *command], input=text, capture_output=True, text=True)
 
 
-def test_greedy_translations_of_both_engines_are_the_same_and_ctranslate2_needs_no_torch(
-    exported_run: Path,
-) -> None:
+def test_greedy_translations_of_both_engines_are_the_same_and_ctranslate2_needs_no_torch(exported_run: Path) -> None:
     without = "assert 'torch' not in sys.modules"
     fast = translate(exported_run, "--beam", 1, then=without)
     asked = translate(exported_run, "--beam", 1, "--engine", "ctranslate2", then=without)

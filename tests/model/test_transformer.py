@@ -460,10 +460,7 @@ def test_counted_parameters_are_those_of_the_model(changes: dict[str, object]) -
 
 @pytest.mark.parametrize(
     ("config", "expected"),
-    [
-        (ModelConfig(), 63_082_496),
-        (ModelConfig(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3), 214_245_376),
-    ],
+    [(ModelConfig(), 63_082_496), (ModelConfig(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3), 214_245_376)],
     ids=["base", "big"],
 )
 def test_the_papers_models_have_as_many_parameters_as_expected(config: ModelConfig, expected: int) -> None:

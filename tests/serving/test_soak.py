@@ -71,9 +71,7 @@ class Soak:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "growth_bytes"),
-    [(8, 60e6), pytest.param(3600, 15e6, marks=pytest.mark.slow)],
-    ids=["short", "an hour"],
+    ("seconds", "growth_bytes"), [(8, 60e6), pytest.param(3600, 15e6, marks=pytest.mark.slow)], ids=["short", "an hour"]
 )
 def test_memory_stays_constant_and_every_answer_right(model: Path, seconds: float, growth_bytes: float) -> None:
     translator = Translator.load(model)

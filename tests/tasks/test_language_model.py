@@ -403,8 +403,7 @@ def test_settings_that_contradict_a_language_model_are_refused(tmp_path: Path, o
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
-    [({"train": "", "more": ""}, "empty"), ({"valid": ""}, "valid"), ({"train": "ab\xff"}, None)],
+    ("texts", "message"), [({"train": "", "more": ""}, "empty"), ({"valid": ""}, "valid"), ({"train": "ab\xff"}, None)]
 )
 def test_odd_texts(tmp_path: Path, texts: dict[str, Any], message: str | None) -> None:
     recipe = load_recipe(write_project(tmp_path, **texts))

@@ -24,12 +24,7 @@ from nmtkit.training import loop
 from nmtkit.training import micro_batches as memory
 from nmtkit.training.loop import MicroBatch, micro_batch_seed, padded_tokens
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.micro_batches import (
-    first_update_rate,
-    fit_limit,
-    heaviest_micro_batches,
-    settle_tokens_per_pass,
-)
+from nmtkit.training.micro_batches import first_update_rate, fit_limit, heaviest_micro_batches, settle_tokens_per_pass
 from nmtkit.training.state import TrainingState
 from tests.training.updates import ALONE, VOCAB, random_pairs, run
 

@@ -456,12 +456,7 @@ class TestSpace:
 
     @pytest.mark.parametrize("free", [(10**9, 250_000), (10**9, 10**9, 1000)])  # room for a save only; for nothing
     def test_without_room_no_save_is_lost_and_the_run_goes_on_to_the_same_end(
-        self,
-        tiny: TinyProject,
-        uninterrupted: Path,
-        run: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        free: tuple[int, ...],
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch, free: tuple[int, ...]
     ) -> None:
         with monkeypatch.context() as patch:
             self.limit(patch, *free)
