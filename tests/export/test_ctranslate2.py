@@ -55,6 +55,15 @@ def exported(model: Path) -> Path:
     return export(model, "ctranslate2")[0]
 
 
+@pytest.fixture(scope="module")
+def unsure(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model that gives <unk> much of the probability, and its export."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_models, "let_end", let_end_with_unknown)
+        model = make_run(tmp_path_factory.mktemp("unsure") / "mine")
+    return model, export(model, "ctranslate2")[0]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_translations_of_every_kind_of_model_are_the_same(tmp_path: Path, variant: str) -> None:
     model = make_run(tmp_path / "mine", **VARIANTS[variant])
@@ -298,16 +307,11 @@ class TestEngine:
     @pytest.mark.parametrize("penalty", [("length", 1.0), ("length", 0.3), ("none", 0.6), ("wu", 0.0)])
     @pytest.mark.parametrize("offset", [0, 5, 30])
     def test_beam_search_with_finished_hypotheses_beside_the_beam_is_the_same(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, penalty: tuple[str, float], offset: int
+        self, unsure: tuple[Path, Path], penalty: tuple[str, float], offset: int
     ) -> None:
-        monkeypatch.setattr(tiny_models, "let_end", let_end_with_unknown)
-        model = make_run(tmp_path / "mine")
-        by_torch = Translator.load([model])
-        kind, alpha = penalty
-        by_ctranslate2 = engine(
-            export(model, "ctranslate2")[0],
-            beam=4, finished="beside", length_penalty=kind, alpha=alpha, max_length_offset=offset,
-        )  # fmt: skip
+        (model, folder), (kind, alpha) = unsure, penalty
+        by_torch, settings = Translator.load([model]), {"length_penalty": kind, "alpha": alpha}
+        by_ctranslate2 = engine(folder, beam=4, finished="beside", max_length_offset=offset, **settings)
         lines = [*LINES, *tiny_models.sentences(60, seed=9)]
         by_torch.decoding = by_ctranslate2.decoding
         found = by_ctranslate2.translate(lines)
