@@ -22,7 +22,6 @@ import pytest
 import torch
 
 from nmtkit.cli.lines import write_stdout_as_text
-from nmtkit.cli.main import main
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.file_translation import TranslationJob
@@ -36,7 +35,7 @@ from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
-from tests.conftest import Streamed, run_with_streams, train_run
+from tests.conftest import Streamed, run_command, run_with_streams, train_run
 from tests.forked import Forked, run_forked, set_window_lines
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
@@ -311,11 +310,8 @@ class TestOptions:
         (tmp_path / "in").write_text("the cat\n", encoding="utf-8")
         monkeypatch.setattr("nmtkit.distributed.cpu.threads_each", lambda processes: cores)
         monkeypatch.setattr("nmtkit.decoding.translator._SMALL", small)
-        files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
-        monkeypatch.setattr(sys, "argv", ["nmtkit", "translate", str(model), *files, *options])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert not stop.value.code
+        files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
+        assert run_command("translate", model, *files, *options, restores=False).code == 0
         assert torch.get_num_threads() == threads
         assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 1
 

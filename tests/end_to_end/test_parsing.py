@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.corpora.trees import read_trees, split_words, words
@@ -38,6 +36,7 @@ from nmtkit.run import find_model
 from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import search
+from tests.conftest import run_command
 
 NOUNS, VERBS = ["dog", "cat", "man", "house"], ["sees", "likes", "has"]
 
@@ -114,13 +113,6 @@ def test_every_parse_is_a_tree_over_its_words_and_the_run_has_evalbs_scores(proj
     assert 0 < scores["evalb-f1-right-branching"]["score"] < 100
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (None, 0)
-
-
 def test_the_words_of_a_given_tree_are_read_as_those_of_a_sentence_to_parse(project: Project) -> None:
     decoder = ForcedDecoder.load([project.run], torch.device("cpu"))
     tree = "(TOP (NP (XX -LRB-) (XX dog)))"
@@ -128,15 +120,11 @@ def test_the_words_of_a_given_tree_are_read_as_those_of_a_sentence_to_parse(proj
     assert plain.log_prob == pytest.approx(escaped.log_prob, rel=1e-5)
 
 
-def test_files_of_trees_are_scored_by_the_command(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None
-) -> None:
+def test_files_of_trees_are_scored_by_the_command(project: Project, tmp_path: Path) -> None:
     gold, parses = project.run / "data" / "test" / "test.reference.txt", project.run / "translations" / "test.txt"
     for hypothesis in (gold, parses):
-        command(
-            monkeypatch, "score", "--metric", "evalb", "--hypothesis", hypothesis, "--reference", gold,
-            "--json", tmp_path / "scores.json",
-        )  # fmt: skip
+        files = ("--hypothesis", hypothesis, "--reference", gold, "--json", tmp_path / "scores.json")
+        assert run_command("score", "--metric", "evalb", *files).code == 0
         found = json.loads((tmp_path / "scores.json").read_text())[str(hypothesis)]
         if hypothesis == gold:
             assert [found[f"evalb-{name}"]["score"] for name in ("precision", "recall", "f1")] == [100, 100, 100]
@@ -230,13 +218,7 @@ def perfect(project: Project, tmp_path: Path) -> Path:
     return copy
 
 
-def test_parsers_are_compared_by_their_brackets(
-    project: Project,
-    perfect: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    restored_process: None,
-) -> None:
+def test_parsers_are_compared_by_their_brackets(project: Project, perfect: Path) -> None:
     found = compare_runs([project.run, perfect], trials=100)
     of_run = read_json(project.run / "scores.json")["test"]
     assert list(found.scores["test"]) == ["evalb-f1", "evalb-precision", "evalb-recall"]
@@ -245,8 +227,9 @@ def test_parsers_are_compared_by_their_brackets(
         assert results["perfect"].is_significant == (of_run[metric]["score"] < 100)
     change = found.changes["test"]["perfect"][0]
     assert (change.metric, change.after) == ("evalb-f1", 100)
-    command(monkeypatch, "compare", project.run, perfect, "--metric", "evalb", "--trials", 20)
-    assert "evalb-f1" in capsys.readouterr().out
+    shown = run_command("compare", project.run, perfect, "--metric", "evalb", "--trials", 20)
+    assert shown.code == 0
+    assert "evalb-f1" in shown.out
 
 
 def test_averages_of_a_parser_are_searched_by_nll(perfect: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from nmtkit.cli.main import main
 from nmtkit.config.recipe import load_recipe
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
@@ -27,6 +25,7 @@ from nmtkit.files import sha256_of, sha256_of_files
 from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
+from tests.conftest import run_command
 from tests.forked import Forked, run_forked
 
 ROWS = """
@@ -435,16 +434,10 @@ def test_the_note_states_the_precision_and_by_run_where_it_differs(two_rows: Cal
     assert by_run in result_tables(report)[0].notes[0]
 
 
-@pytest.mark.usefixtures("restored_process")
-def test_a_run_that_is_not_of_the_sweep_is_refused(
-    swept: Swept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_not_of_the_sweep_is_refused(swept: Swept, tmp_path: Path) -> None:
     arguments = ["ablate", swept.recipe, "--rows-file", swept.rows, "--sweep-dir", tmp_path, "--only", "other-seed1"]
-    monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments), "--quiet"])
-    with pytest.raises(SystemExit) as stopped:
-        main()
     expected = "error: --only: there is no run 'other-seed1'; the runs are base-seed1, narrow-seed1, broken-seed1\n"
-    assert (stopped.value.code, *capsys.readouterr()) == (1, "", expected)
+    assert run_command(*arguments, "--quiet") == (1, "", expected)
     assert list(tmp_path.iterdir()) == [], "nothing was prepared"
 
 

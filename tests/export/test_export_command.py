@@ -1,13 +1,11 @@
 """`nmtkit export` on the command line."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import tiny_models
 from tiny_models import make_run
 
-from nmtkit.cli.main import main
 from nmtkit.config.schema import TrainingLengths
 from nmtkit.export import huggingface
 from nmtkit.export.export import export
@@ -57,34 +55,19 @@ def test_the_readme_says_what_summaries_and_segmented_text_need(
     assert "after: a piece that ends in @@ is joined with the next one" in (folder / "README.md").read_text()
 
 
-def refusal(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["nmtkit", "export", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    return int(stopped.value.code or 0), capsys.readouterr().err
-
-
-def test_a_refusal_is_one_line_and_exit_code_1(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, err = refusal([str(run), "--format", "huggingface", "--quiet"], monkeypatch, capsys)
-    assert code == 1
-    assert err == 'error: no transformers model class supports positions = "learned"; choose --format ctranslate2\n'
+def test_a_refusal_is_one_line_and_exit_code_1(run: Path) -> None:
+    told = 'error: no transformers model class supports positions = "learned"; choose --format ctranslate2\n'
+    assert run_command("export", run, "--format", "huggingface", "--quiet") == (1, "", told)
 
 
 @pytest.mark.parametrize(
     ("format_", "library"),
     [("ctranslate2", "CTranslate2 does not support"), ("huggingface", "no transformers model class supports")],
 )
-def test_a_model_with_an_attention_window_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], format_: str, library: str
-) -> None:
+def test_a_model_with_an_attention_window_is_refused_in_one_line(tmp_path: Path, format_: str, library: str) -> None:
     run = make_run(tmp_path / "mine", attention_window=4)
-    code, err = refusal([str(run), "--format", format_, "--quiet"], monkeypatch, capsys)
-    assert code == 1
-    assert err == f"error: {library} attention_window = 4; use `nmtkit translate`\n"
+    told = f"error: {library} attention_window = 4; use `nmtkit translate`\n"
+    assert run_command("export", run, "--format", format_, "--quiet") == (1, "", told)
     assert not (run / "export").exists()
 
 
@@ -106,10 +89,8 @@ def test_a_quantization_may_be_called_as_translate_calls_it(run: Path, tmp_path:
         [],
     ],
 )
-def test_wrong_usage_is_exit_code_2(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    code, err = refusal([str(run), *arguments], monkeypatch, capsys)
-    assert code == 2
-    assert "Usage" in err
+def test_wrong_usage_is_exit_code_2(run: Path, arguments: list[str]) -> None:
+    outcome = run_command("export", run, *arguments)
+    assert outcome.code == 2
+    assert "Usage" in outcome.err
     assert not (run / "export").exists()

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.cli.main import main
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError
@@ -30,6 +29,7 @@ from nmtkit.reports.attention_maps import (
     to_words,
 )
 from nmtkit.text.tokenizer import Tokenizer
+from tests.conftest import run_command
 
 
 @pytest.fixture(scope="module")
@@ -140,20 +140,16 @@ def test_a_model_without_finite_attention_is_told(finished: Path) -> None:
         attention_maps(broken, "ab", "AB")
 
 
-def test_the_command_shows_the_weights_in_the_terminal(
-    finished: Path, loaded: LoadedModel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    restored_process: None,
-) -> None:  # fmt: skip
+def test_the_command_shows_the_weights_in_the_terminal(finished: Path, loaded: LoadedModel) -> None:
     pair = ["--source", "ab \x1b[31m cde", "--target", "FG"]
-    monkeypatch.setattr("sys.argv", ["nmtkit", "attention", str(finished), *pair, "--words", "--head", "2", "--quiet"])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    lines = capsys.readouterr().out.splitlines()
+    shown = run_command("attention", finished, *pair, "--words", "--head", "2", "--quiet")
+    assert shown.code == 0, shown.err
+    lines = shown.out.splitlines()
     words = to_words(attention_maps(loaded, "ab \x1b[31m cde", "FG")[2])
     assert lines[0] == "Decoder to source, layer 1, mean of heads 2, in percent"
     for line, row in zip(lines[2:], words.weights[0, 1], strict=False):
-        shown = [0 if part == "." else int(part) for part in line.split()[1 : 1 + len(row)]]
-        np.testing.assert_allclose(shown, 100 * row, atol=0.51)
+        percents = [0 if part == "." else int(part) for part in line.split()[1 : 1 + len(row)]]
+        np.testing.assert_allclose(percents, 100 * row, atol=0.51)
     assert lines[-1].startswith("columns: 1 ab  2 ")
     assert not any("\x1b" in line for line in lines)
 
@@ -177,19 +173,12 @@ def test_one_word_alone_is_drawn_wherever_it_occurs(tmp_path: Path) -> None:
         of_word(entry, "it")
 
 
-def test_the_command_shows_one_word_alone(
-    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, restored_process: None
-) -> None:
-    arguments = ["nmtkit", "attention", str(finished), "--source", "ab cde", "--target", "FG HIJ", "--words", "--quiet"]
-    for word, code in (("HIJ", "0"), ("hij", "1")):
-        monkeypatch.setattr("sys.argv", [*arguments, "--word", word])
-        with pytest.raises(SystemExit, match=code):
-            main()
-        shown = capsys.readouterr()
-        if word == "HIJ":
-            assert [line.split()[0] for line in shown.out.splitlines()[2:-1]] == ["HIJ"]
-        else:
-            assert shown.err == "error: --word hij: not one of the words that attend, which are: FG HIJ </s>\n"
+def test_the_command_shows_one_word_alone(finished: Path) -> None:
+    arguments = ("attention", finished, "--source", "ab cde", "--target", "FG HIJ", "--words", "--quiet", "--word")
+    shown = run_command(*arguments, "HIJ")
+    assert (shown.code, [line.split()[0] for line in shown.out.splitlines()[2:-1]]) == (0, ["HIJ"])
+    told = "error: --word hij: not one of the words that attend, which are: FG HIJ </s>\n"
+    assert run_command(*arguments, "hij")[::2] == (1, told)
 
 
 @pytest.mark.parametrize(
@@ -203,14 +192,10 @@ def test_the_command_shows_one_word_alone(
         (["--target", "AB", "--head", "3"], "2 heads"),
     ],
 )
-def test_options_that_do_not_fit_are_usage_errors(
-    finished: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, restored_process: None,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("sys.argv", ["nmtkit", "attention", str(finished), "--source", "ab", *options])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+def test_options_that_do_not_fit_are_usage_errors(finished: Path, options: list[str], message: str) -> None:
+    outcome = run_command("attention", finished, "--source", "ab", *options)
+    assert outcome.code == 2
+    assert message in " ".join(outcome.err.replace("│", " ").split())
 
 
 def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

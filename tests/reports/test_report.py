@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.cli.main import main
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost_tables import scientific, training_table
 from nmtkit.files import sha256_of
@@ -25,6 +24,7 @@ from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, reports_shown
 from nmtkit.reports.run_facts import FORMS, RunFacts, read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.training.averaging import read_averaging
+from tests.conftest import run_command
 
 
 class Page(HTMLParser):
@@ -424,39 +424,23 @@ def test_any_name_stays_on_its_line_of_the_card(finished: Path, name: str, corpu
 class TestCommand:
     """`nmtkit report`, run in this process."""
 
-    def call(self, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-        monkeypatch.setattr("sys.argv", ["nmtkit", "report", *map(str, arguments), "--quiet"])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return int(stop.value.code or 0)
-
     def test_writes_the_page_and_the_cards(
-        self, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_process: None,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+        self, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         runs = [shutil.copytree(finished, tmp_path / name) for name in ("one", "two")]
         monkeypatch.chdir(tmp_path)
-        assert self.call(monkeypatch, runs[0]) == 0
-        assert capsys.readouterr().out == f"{runs[0] / 'report.html'}\n"
-        assert self.call(monkeypatch, *runs, runs[0] / ".." / "one", "--no-attention") == 0
-        assert capsys.readouterr().out == "report.html\n"
+        assert run_command("report", runs[0], "--quiet")[:2] == (0, f"{runs[0] / 'report.html'}\n")
+        given = (*runs, runs[0] / ".." / "one", "--no-attention")
+        assert run_command("report", *given, "--quiet")[:2] == (0, "report.html\n")
         assert [(run / "card.md").read_text(encoding="utf-8") for run in runs] == [card(read_run(run)) for run in runs]
         alone, compared = (path.read_text(encoding="utf-8") for path in (runs[0] / "report.html", Path("report.html")))
         assert alone == report_page([read_run(runs[0])])
         assert "data-attention=" in alone
         assert "data-attention=" not in compared
 
-    def test_what_is_no_run_is_one_line(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        restored_process: None,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        assert self.call(monkeypatch, tmp_path) == 1
-        assert capsys.readouterr().err == (
-            f"error: {tmp_path}: not a run (no recipe.toml in it); give the folder that `nmtkit run` wrote\n"
-        )
+    def test_what_is_no_run_is_one_line(self, tmp_path: Path) -> None:
+        told = f"error: {tmp_path}: not a run (no recipe.toml in it); give the folder that `nmtkit run` wrote\n"
+        assert run_command("report", tmp_path, "--quiet") == (1, "", told)
         assert list(tmp_path.iterdir()) == []
 
 
