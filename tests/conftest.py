@@ -194,6 +194,13 @@ def restored_process() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What nmtkit logs, also after a command has sent it to the terminal alone."""
+    monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
+    return caplog
+
+
 @dataclass
 class Streamed:
     """How a command ended, with the bytes of its stdout."""

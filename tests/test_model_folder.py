@@ -1,6 +1,5 @@
 import importlib.metadata
 import json
-import logging
 import os
 import resource
 import shutil
@@ -286,9 +285,8 @@ def test_best_means_what_the_runs_best_metric_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.json", "tokenizer/joint.vocab", "provenance.json"])
 def test_a_damaged_checkpoint_of_a_run_is_reported_and_the_next_best_one_taken(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
     for step, nll in [(1, 2.0), (2, 1.0), (3, 1.5)]:
         save(tmp_path / "checkpoints" / f"step-{step:08d}", best_metric="nll", valid_nll=nll)
     best = tmp_path / "checkpoints" / "step-00000002"
@@ -299,7 +297,7 @@ def test_a_damaged_checkpoint_of_a_run_is_reported_and_the_next_best_one_taken(
     assert names(Run(tmp_path).best_checkpoints(9)) == ["step-00000003", "step-00000001"]
     assert names(Run(tmp_path).whole_checkpoints()) == ["step-00000001", "step-00000003"]
     assert names(Run(tmp_path).whole_checkpoints(1)) == ["step-00000003"]
-    warnings = [record.getMessage() for record in caplog.records]
+    warnings = [record.getMessage() for record in logged.records]
     assert any(warning.startswith(str(best / name)) and f"remove {best}" in warning for warning in warnings)
 
 

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import json
-import logging
 import random
 import shutil
 from collections import Counter
@@ -113,10 +112,7 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def test_test_pairs_that_the_first_training_had_are_counted(
-    project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
+def test_test_pairs_that_the_first_training_had_are_counted(project: Project, logged: pytest.LogCaptureFixture) -> None:
     pairs = sentence_pairs(120)
     project.write("seen", [*pairs[5:8], *sentence_pairs(4, seed=2), (pairs[9][0], "ein Hund")])
     project.prepare()
@@ -124,7 +120,7 @@ def test_test_pairs_that_the_first_training_had_are_counted(
     project.write("train", sentence_pairs(60, seed=3))
     test = f'data.test=[{{source="{project.folder}/seen.en",target="{project.folder}/seen.de"}}]'
     project.prepare(test, f'data.tokenizer="{base}"', f'training.init="{base}"')
-    assert caplog.messages == [
+    assert logged.messages == [
         f"3 pairs of the test set seen: also in the training data of {base}; scores of a model that starts from it are "
         "inflated"
     ]
@@ -215,17 +211,16 @@ class TestHostileText:
         assert tokenizer.decode(data.ids(0, 5).tolist(), "source") == pairs[5][0]
 
     def test_carriage_returns_of_crlf_text_are_removed_and_counted(
-        self, project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, project: Project, logged: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
-        caplog.set_level("INFO")
+        logged.set_level("INFO")
         pairs = sentence_pairs(120)
         plain = project.prepare().manifest
         files = project.data_files()
         shutil.rmtree(project.run)
         (project.folder / "train.de").write_bytes(joined([target for _, target in pairs], "\r\n"))
         manifest = project.prepare().manifest
-        [message] = [message for message in caplog.messages if "CRLF" in message]
+        [message] = [message for message in logged.messages if "CRLF" in message]
         assert message.startswith(f"{project.folder}/train.de: a carriage return was removed at the end of 120 lines")
         assert manifest["corpora"][0]["carriage_returns_removed"] == {"source": 0, "target": 120}
         assert plain["corpora"][0]["carriage_returns_removed"] == {"source": 0, "target": 0}

@@ -98,11 +98,10 @@ def test_every_line_of_a_plain_recipe_comes_back(prepared: Callable[..., Path], 
 
 
 def test_lines_that_moses_does_not_bring_back_are_counted_and_told(
-    prepared: Callable[..., Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    prepared: Callable[..., Path], logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
     pairs = [*PAIRS, *[("a", "dies ist ( so ) geschrieben")] * 20]
-    with caplog.at_level(logging.INFO, logger="nmtkit"):
+    with logged.at_level(logging.INFO, logger="nmtkit"):
         run = prepared(pairs, 'data.normalize=["blanks", "moses-tokenize"]')
     found = round_trip(run)
     tokenizer = Run(run).tokenizer()
@@ -113,7 +112,7 @@ def test_lines_that_moses_does_not_bring_back_are_counted_and_told(
     changed = sum(one != target for one, (_, target) in zip(restored, pairs, strict=True))
     assert found == {"lines": 80, "changed": changed, "unknown": 0}
     assert changed >= 20
-    assert f"{100 * changed / 80:.2f} % of 80 sampled target lines change" in caplog.text
+    assert f"{100 * changed / 80:.2f} % of 80 sampled target lines change" in logged.text
 
 
 def test_lines_with_something_unknown_are_counted_as_such(prepared: Callable[..., Path]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
-from nmtkit.console import log
 from nmtkit.decoding import file_translation as streams
 from nmtkit.decoding.file_translation import (
     TranslationJob,
@@ -180,10 +179,9 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
 
 
 def test_translated_sentences_of_an_unfinished_window_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture, tokenizer: Tokenizer
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
-    caplog.set_level("INFO")
+    logged.set_level("INFO")
     monkeypatch.setattr(streams, "SAVE_SECONDS", 0.0)
     (tmp_path / "in").write_text("The small dog\n\nA cat\nThe dog sees the small dog\nThe dog. A cat sees.\n")
     request = TranslationRequest(glossary=Glossary([("small", "Katze")]), n_best=2, attention=True)
@@ -211,14 +209,13 @@ def test_translated_sentences_of_an_unfinished_window_are_kept(
     left[0] = 100
     assert translate("out", window_lines=2) == expected  # the size of the windows stays
     assert left == [100 - 1]
-    assert "resuming after 6 sentences" in caplog.messages
+    assert "resuming after 6 sentences" in logged.messages
     assert not (tmp_path / "out.parts").exists()
 
 
 def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture, tokenizer: Tokenizer
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     (tmp_path / "in").write_text("The dog 7\n\nA cat\nThe small dog sees the dog 8\n")
     lengths = TrainingLengths(longest_source=6, target_ratio=1.0, multi_sentence_share=0.5, max_source_tokens=6)
     decoding = DecodingConfig(beam=1, max_length_offset=3)
@@ -231,9 +228,9 @@ def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(Parts, "wait_for", lambda *arguments: sys.exit(143))
         translate()
-    assert caplog.messages == []
+    assert logged.messages == []
     translate()
-    assert caplog.messages[-3:] == [
+    assert logged.messages[-3:] == [
         "a required prefix, phrase, term or span is missing in 2 lines: 1, 4; the first: '7'",
         "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: 7 8",
         "cut to the tokens that the model reads: line 4",
@@ -251,9 +248,8 @@ def test_what_is_missing_may_contain_line_separators(tmp_path: Path, tokenizer: 
 
 
 def test_lines_that_the_model_cannot_read_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokenizer: Tokenizer
+    tmp_path: Path, logged: pytest.LogCaptureFixture, tokenizer: Tokenizer
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     lines = [
         "The dog",
         "\u72d7\u770b\u89c1\u732b\u3002",
@@ -265,7 +261,7 @@ def test_lines_that_the_model_cannot_read_are_named(
     translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status")
     statuses = [json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines()]
     assert ["unknown" in status for status in statuses] == [False, True, False, True]
-    assert caplog.messages == ["at least half of the tokens are unknown to the model: 2 lines: 2, 4"]
+    assert logged.messages == ["at least half of the tokens are unknown to the model: 2 lines: 2, 4"]
 
 
 def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> None:
@@ -395,15 +391,14 @@ def test_something_put_beside_our_own_windows_is_not_removed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_an_empty_folder_of_that_name_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_empty: bool
+    tmp_path: Path, logged: pytest.LogCaptureFixture, is_empty: bool
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     (tmp_path / "out.parts").mkdir()
     if not is_empty:
         write_json(tmp_path / "out.parts" / "manifest.json", {"kind": _KIND, "made_of": {"model": 1}})
-    with caplog.at_level("INFO"):
+    with logged.at_level("INFO"):
         assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
-    assert ("belongs to another text, model or option" in caplog.text) == (not is_empty)
+    assert ("belongs to another text, model or option" in logged.text) == (not is_empty)
 
 
 def test_what_a_kill_left_of_a_removed_folder_is_removed_with_the_next(tmp_path: Path) -> None:

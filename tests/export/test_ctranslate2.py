@@ -214,17 +214,16 @@ class TestSample:
         assert manifest["parity"]["sample"] == str(model / "data" / "valid.source.txt")
 
     def test_without_a_run_it_is_the_built_in_corpus_and_this_is_said(
-        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
     ) -> None:
         pairs = [synthetic.SyntheticPair(line, line, frozenset()) for line in VALID[:9]]
         monkeypatch.setattr(synthetic, "generate", lambda split: pairs)
-        monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
         shutil.copytree(model / "averaged", tmp_path / "copied" / "far" / "away")
         folder, manifest = export(tmp_path / "copied" / "far" / "away", "ctranslate2")
         assert folder == tmp_path / "copied" / "far" / "away" / "export" / "ctranslate2"
         assert manifest["parity"]["sample"] == "built-in corpus (made-up English)"
         assert manifest["parity"]["greedy"]["lines"] == 9
-        assert "--sample FILE" in caplog.text
+        assert "--sample FILE" in logged.text
 
     def test_a_file_comes_first_and_has_to_hold_text(self, model: Path, tmp_path: Path) -> None:
         file = tmp_path / "mine.en"

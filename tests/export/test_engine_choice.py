@@ -31,10 +31,9 @@ def exported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def log_text(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logging.getLogger("nmtkit"), "propagate", True)
-    caplog.set_level(logging.INFO, logger="nmtkit")
-    return caplog
+def log_text(logged: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    logged.set_level(logging.INFO, logger="nmtkit")
+    return logged
 
 
 class TestAuto:

@@ -38,9 +38,8 @@ def test_too_many_characters_are_refused(server: Server) -> None:
 
 
 def test_refusals_before_a_request_is_read_are_counted_and_warned_of_once_in_a_while(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    logged: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(http.log, "propagate", True)
     faults = {
         "400": b"nonsense\r\n\r\n", "408": b"GET",
         "413": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n",
@@ -50,7 +49,7 @@ def test_refusals_before_a_request_is_read_are_counted_and_warned_of_once_in_a_w
         assert [str(server.answer(data).status) for data in faults.values()] == [*faults]
         metrics = server.get("/metrics").body.decode().splitlines()
     assert set(metrics) > {f'nmtkit_refused_requests_total{{status="{status}"}} 1.0' for status in faults}
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    warnings = [record.getMessage() for record in logged.records if record.levelname == "WARNING"]
     assert warnings == ["refused requests, by status: {'400': 1}"]
 
 

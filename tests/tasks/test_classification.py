@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig
-from nmtkit.console import log
 from nmtkit.data.batch import LabelBatch, batch_of_sequences, make_batch
 from nmtkit.data.label_data import LabelData
 from nmtkit.data.prepare import check, prepare
@@ -533,18 +532,17 @@ def test_a_damaged_tokenizer_of_labels_is_named(trained: Path, tmp_path: Path, k
 
 
 def test_copies_of_test_examples_are_found_and_labels_that_training_lacks_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, logged: pytest.LogCaptureFixture
 ) -> None:
     texts = {"train": ("ab\ncd\nef\n", "x\ny\nx\n"), "valid": ("a\n", "x\n"), "test": ("ab\nz\n", "x\nz\n")}
     recipe = load_recipe(write_project(tmp_path, **texts), ['cleaning.overlap_test="drop"'])
-    monkeypatch.setattr(log, "propagate", True)
     prepare(recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
     assert len(LabelData(run.data / "train", run.tokenizer())) == 2
     rules = json.loads((run.data / "report.json").read_text(encoding="utf-8"))["rules"]
     assert rules["overlap_test"]["count"] == 1
     assert rules["length_ratio"]["count"] == 0
-    assert any("labels that no training example has, such as 'z', in line 2" in text for text in caplog.messages)
+    assert any("labels that no training example has, such as 'z', in line 2" in text for text in logged.messages)
 
 
 def test_a_page_and_a_card_of_labels_show_no_translation_model(trained: Path) -> None:

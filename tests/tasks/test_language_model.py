@@ -14,7 +14,6 @@ import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig
-from nmtkit.console import log
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry
 from nmtkit.data.batch import make_batch
@@ -429,32 +428,28 @@ def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
 
 
 def test_no_ngram_repeats_over_the_parts_of_a_long_continuation(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trained: Path, logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     loaded = load_model(find_model(trained))
     generator = Generator(loaded, trained_length(loaded), DecodingConfig(no_repeat_ngram=2))
     [text] = generator.continuations("abc", 40, Sampling(seed=1))
     assert len(text) == 40
     assert len({text[index : index + 2] for index in range(39)}) == 39
-    assert caplog.messages == []
+    assert logged.messages == []
     generator = Generator(loaded, trained_length(loaded), DecodingConfig(no_repeat_ngram=1))
     [text] = generator.continuations("abc", 500, Sampling(seed=1))
     assert len(set(text)) == len(text) < 500
-    assert caplog.messages == [f"the text ends after {len(text)} tokens: --no-repeat-ngram forbids every further token"]
+    assert logged.messages == [f"the text ends after {len(text)} tokens: --no-repeat-ngram forbids every further token"]
 
 
-def test_texts_too_short_for_a_sequence_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_too_short_for_a_sequence_are_named(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
     recipe = load_recipe(write_project(tmp_path, more="abc\n"), ["training.max_steps=1"])
     prepare(recipe, tmp_path / "run", mirror=None)
-    monkeypatch.setattr(log, "propagate", True)
     train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
     assert (
         "1 of 2 training texts left out, as they have at most data.sequence_length = 16 tokens: text 2; join short "
         "texts in one file"
-    ) in caplog.messages
+    ) in logged.messages
 
 
 @pytest.mark.parametrize(

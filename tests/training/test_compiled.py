@@ -15,7 +15,6 @@ import torch
 
 import nmtkit
 from nmtkit.config.schema import ModelConfig, TrainingConfig
-from nmtkit.console import log
 from nmtkit.data.batch import work_ahead
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
@@ -78,9 +77,7 @@ def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls
     assert list(state.model.state_dict()) == names
 
 
-def test_what_compiling_cost_is_logged_once(
-    compiled_calls: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_compiling_cost_is_logged_once(compiled_calls: list[str], logged: pytest.LogCaptureFixture) -> None:
     state = TrainingState.new(
         ModelConfig.model_validate(MODEL), TrainingConfig.model_validate(TRAINING), (20, 20), ALONE.device
     )
@@ -88,11 +85,11 @@ def test_what_compiling_cost_is_logged_once(
     loss.report(1)
     _CLOCK.start()
     _CLOCK.end()
-    monkeypatch.setattr(log, "propagate", True)
-    with caplog.at_level(logging.INFO, logger="nmtkit"):
+    logged.clear()
+    with logged.at_level(logging.INFO, logger="nmtkit"):
         loss.report(2)
         loss.report(3)
-    (message,) = caplog.messages
+    (message,) = logged.messages
     assert message.startswith("update 2: torch.compile compiled 1 functions")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.console import log
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.json_toml import read_json_lines
 from nmtkit.training import energy
@@ -118,9 +117,8 @@ def test_only_the_first_process_of_a_machine_counts_its_processors(
 
 
 def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
-    powercap: Powercap, clock: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    powercap: Powercap, clock: list[float], monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
     monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
     meter = EnergyMeter(CPU)
@@ -128,11 +126,11 @@ def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
     clock[0] += 2
     before = meter.read()
     (powercap.folder / "intel-rapl:0" / "energy_uj").unlink()
-    with caplog.at_level(logging.WARNING):
+    with logged.at_level(logging.WARNING):
         for _ in range(3):
             clock[0] += 2
             assert meter.read() == before == [0.0, 0.0, 2.0, 2.0]
-    assert [message.split(" (")[0] for message in caplog.messages] == [
+    assert [message.split(" (")[0] for message in logged.messages] == [
         "the energy of the processors can no longer be read"
     ]
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig, TrainingConfig
-from nmtkit.console import log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
@@ -334,37 +333,35 @@ def test_every_pass_of_every_process_and_update_has_dropout_of_its_own(
 
 
 def test_pairs_longer_than_an_update_are_left_out_and_named_once(
-    data: PairData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    data: PairData, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     training = training_config(tokens_per_update=8)
     too_long = [pair for pair in range(NUM_PAIRS) if data.target_lengths[pair] > 8]
     assert 10 < len(too_long) < NUM_PAIRS
     pairs = seen_pairs(monkeypatch)
     plan = planned(data, training)
-    with caplog.at_level(logging.WARNING):
+    with logged.at_level(logging.WARNING):
         updates = run(new_state(training), data, training, len(plan) + len(planned(data, training, 1)))
     assert sorted(pairs) == sorted(2 * [pair for pair in range(NUM_PAIRS) if pair not in too_long])
     assert max(update.target_tokens for update in updates) <= 8
-    assert len(caplog.messages) == 1
+    assert len(logged.messages) == 1
     lines = ", ".join(str(pair + 1) for pair in too_long[:10])
-    assert caplog.messages[0].startswith("training skips pairs with more target tokens than tokens_per_update = 8")
-    assert f"({len(too_long)} lines: {lines}, ..., through all corpora)" in caplog.messages[0]
+    assert logged.messages[0].startswith("training skips pairs with more target tokens than tokens_per_update = 8")
+    assert f"({len(too_long)} lines: {lines}, ..., through all corpora)" in logged.messages[0]
 
 
 def test_a_pair_that_only_a_later_epoch_makes_too_long_is_named_there(
-    data: PairData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    data: PairData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
     with ShardWriter(tmp_path / "other", (VOCAB, VOCAB)) as writer:
         writer.add([([4], [5] * (30 if pair == 7 else 1)) for pair in range(NUM_PAIRS)], range(1, NUM_PAIRS + 1))
     other = PairData(tmp_path / "other")
-    monkeypatch.setattr(log, "propagate", True)
     monkeypatch.setattr(PairData, "of_epoch", lambda self, epoch: other if epoch else data)
     training = training_config(tokens_per_update=20)
-    with caplog.at_level(logging.WARNING):
+    with logged.at_level(logging.WARNING):
         run(new_state(training), data, training, len(planned(data, training)) + 1)
-    assert len(caplog.messages) == 1
-    assert "(line 8, through all corpora)" in caplog.messages[0]
+    assert len(logged.messages) == 1
+    assert "(line 8, through all corpora)" in logged.messages[0]
 
 
 def test_data_of_which_no_pair_fits_are_refused(data: PairData) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig, TrainingConfig
-from nmtkit.console import counted, log
+from nmtkit.console import counted
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import EpochPlan, plan_epoch, share_update
 from nmtkit.data.shards import PairData
@@ -110,18 +110,17 @@ def test_an_update_that_ran_out_of_memory_equals_one_that_did_not(
 
 
 def test_after_running_out_of_memory_passes_are_cut_smaller_and_a_save_knows(
-    data: PairData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    data: PairData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     training = training_config()
     tried = limit_memory(monkeypatch, 80)
     state = new_state(training, torch.float32, dropout=0.2)
-    with caplog.at_level(logging.WARNING):
+    with logged.at_level(logging.WARNING):
         run(state, data, training, 6)
     limit = state.progress.tokens_per_pass
     assert limit in (45, 33, 24)
-    assert caplog.messages[0].startswith("update 1: out of memory with micro-batches of 60 tokens; they were halved")
-    assert len(caplog.messages) == {45: 1, 33: 2, 24: 3}[limit]
+    assert logged.messages[0].startswith("update 1: out of memory with micro-batches of 60 tokens; they were halved")
+    assert len(logged.messages) == {45: 1, 33: 2, 24: 3}[limit]
     folder = state.save(Run(tmp_path), {})
     run(state, data, training, 3)
     tried.clear()
@@ -261,17 +260,16 @@ def test_slow_micro_batches_are_not_all_measured(data: PairData, monkeypatch: py
     ],
 )
 def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
-    data: PairData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    data: PairData, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture,
     stored: int, stated: int, expected: int, words: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(log, "propagate", True)
     training = training_config(tokens_per_pass=stated)
     state = new_state(training)
     state.progress.tokens_per_pass = stored
-    with caplog.at_level(logging.INFO):
+    with logged.at_level(logging.INFO):
         settle_tokens_per_pass(state, data, ALONE)
     assert state.progress.tokens_per_pass == expected
-    assert words in caplog.messages[0]
+    assert words in logged.messages[0]
     limits: list[int] = []
 
     def note(*arguments: Any, **options: Any) -> Any:
@@ -284,18 +282,17 @@ def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
 
 
 def test_a_limit_that_does_not_fit_is_lowered_before_the_first_update(
-    data: PairData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    data: PairData, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "propagate", True)
     training = training_config()
     state = new_state(training)
     limit_memory(monkeypatch, 90)
-    with caplog.at_level(logging.INFO):
+    with logged.at_level(logging.INFO):
         settle_tokens_per_pass(state, data, ALONE)
         run(state, data, training, len(plan_of(data, training).updates))
     assert state.progress.tokens_per_pass == 45
-    assert caplog.messages[0] == "out of memory with micro-batches of 60 tokens; trying 45"
-    assert not any("update 1:" in message for message in caplog.messages)
+    assert logged.messages[0] == "out of memory with micro-batches of 60 tokens; trying 45"
+    assert not any("update 1:" in message for message in logged.messages)
 
 
 def test_a_pair_too_large_is_named_before_the_first_update(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,13 +375,10 @@ def test_the_memory_of_a_device_decides_the_limit_of_all_processes(
 # ---- what the log says
 
 
-def test_the_log_says_what_an_update_is_and_what_was_left_out(
-    data: PairData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(log, "propagate", True)
+def test_the_log_says_what_an_update_is_and_what_was_left_out(data: PairData, logged: pytest.LogCaptureFixture) -> None:
     training = training_config(tokens_per_update=12, tokens_per_pass=30)
     state = new_state(training)
-    with caplog.at_level(logging.INFO):
+    with logged.at_level(logging.INFO):
         settle_tokens_per_pass(state, data, ALONE)
     plan = plan_of(data, training)
     passes = [
@@ -397,12 +391,12 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(
     padding = 100 * (1 - real / sum(padded_tokens(data, passed) for passed in passes))
     assert padding > 0
     tokens, average = data.target_lengths[kept].sum() / len(plan.updates), round(len(kept) / len(plan.updates))
-    assert caplog.messages[0] == (
+    assert logged.messages[0] == (
         f"updates average {tokens:.0f} target tokens (at most 12) and {counted(average, 'pair')}, "
         f"in {len(passes) / len(plan.updates):.1f} micro-batches on one device (up to 30 tokens, set in the recipe); "
         f"{padding:.1f} % of all tokens are padding; {len(plan.updates)} updates per epoch"
     )
-    assert len(caplog.messages) == 1  # pairs that are too long are reported with the first update
+    assert len(logged.messages) == 1  # pairs that are too long are reported with the first update
 
 
 def test_a_model_that_does_not_fit_is_told_apart_from_batches_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

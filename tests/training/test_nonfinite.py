@@ -12,7 +12,6 @@ from torch import Tensor
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import ModelConfig, TrainingConfig
-from nmtkit.console import log
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
@@ -46,10 +45,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
 
 
 @pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(log, "propagate", True)
-    caplog.set_level(logging.WARNING)
-    return caplog
+def warnings(logged: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    logged.set_level(logging.WARNING)
+    return logged
 
 
 def config(**changes: object) -> TrainingConfig:

@@ -308,19 +308,16 @@ def test_a_validation_repeated_on_resume_adds_no_line_where_no_update_was_made(
     assert stderr.getvalue() == ""
 
 
-def test_the_summary_tells_what_training_came_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(log, "propagate", True)
+def test_the_summary_tells_what_training_came_to(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
     checkpoint = tmp_path / "checkpoints" / "step-00000007"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.json").write_text("{}")
     reports = reporter(tmp_path)
     reports.add(UPDATE)
     reports.report(place(), UPDATE.learning_rate, VALIDATION)
-    with caplog.at_level(logging.INFO):
+    with logged.at_level(logging.INFO):
         reports.summarize(place())
-    figures, best, kept = caplog.messages[-3:]
+    figures, best, kept = logged.messages[-3:]
     for part in (
         "7 updates",
         "1 whole epoch,",
