@@ -26,6 +26,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.interpreter import STOP_SIGNALS
 from nmtkit.distributed.workers import Workers
+from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import TrainingResult, train
@@ -144,6 +145,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     """The bytes of every file below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def message_of(action: Callable[[], object], kind: type[Exception] = DataError, match: str | None = None) -> str:
+    """The message, of one line, of the error that an action ends with."""
+    with pytest.raises(kind, match=match) as caught:
+        action()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 def keep_used_files(monkeypatch: pytest.MonkeyPatch, is_used: Callable[[int], bool]) -> None:

@@ -20,6 +20,7 @@ from nmtkit.config.recipe import (
 )
 from nmtkit.config.schema import EXCLUSIVE_KEYS, SECTIONS, DecodingConfig, ModelConfig, Recipe, TrainingConfig
 from nmtkit.errors import RecipeError
+from tests.conftest import message_of
 
 DATA = '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["builtin/train"]\n'
 
@@ -42,11 +43,7 @@ class Folder:
     def complaint(self, text: str, *overrides: str) -> str:
         """The message about a recipe that cannot be used."""
         path = self.write(text)
-        with pytest.raises(RecipeError) as caught:
-            load_recipe(str(path), overrides)
-        message = str(caught.value)
-        assert "\n" not in message
-        return message
+        return message_of(lambda: load_recipe(str(path), overrides), RecipeError)
 
 
 @pytest.fixture

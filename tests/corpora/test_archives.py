@@ -19,6 +19,7 @@ from nmtkit.corpora.archives import is_archive, text_streams
 from nmtkit.corpora.corpus import StoredText, local_file, local_text
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError
+from tests.conftest import message_of
 
 TEXT = b"one\nzwei\xc2\x85 \xe2\x80\xa8\n\nlast\n"
 LINES = ["one", "zwei\u0085 \u2028", "", "last"]
@@ -57,10 +58,7 @@ def lines_of(place: Path) -> list[str]:
 
 
 def fault(place: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        lines_of(place)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return message_of(lambda: lines_of(place))
 
 
 def store(path: Path, content: bytes) -> Path:

@@ -6,7 +6,7 @@ import os
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,8 @@ from nmtkit.corpora.catalogue import CatalogueEntry, catalogue, parse_catalogue
 from nmtkit.corpora.corpus import Corpus, TextSource, check_corpus, local_corpus, local_text, open_corpus
 from nmtkit.corpora.download import Downloader, mirror_path
 from nmtkit.corpora.trees import linearise, parsed, read_trees, words
-from nmtkit.errors import DataError
 from nmtkit.files import sha256_of
+from tests.conftest import message_of
 
 ENGLISH = "A dog runs.\nTwo\u0085men \u2028 sit.\n\nThe last line.\n"
 GERMAN = "Ein Hund rennt.\r\nZwei Männer sitzen.\n\nDie letzte Zeile.\n"
@@ -107,14 +107,6 @@ def downloader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Downloader:
 
 def lines_of(source: TextSource) -> list[str]:
     return list(source.open())
-
-
-def message_of(action: Callable[[], object]) -> str:
-    with pytest.raises(DataError) as caught:
-        action()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def local(tmp_path: Path, content: str | bytes, name: str = "text.sgm") -> TextSource:

@@ -17,7 +17,7 @@ import pytest
 
 from nmtkit.corpora import download
 from nmtkit.corpora.download import Downloader, PartialFile, RemoteFile, default_cache, mirror_path
-from nmtkit.errors import DataError
+from tests.conftest import message_of
 
 CONTENT = b"Ein Satz.\n" * 1000
 
@@ -137,14 +137,6 @@ def store(folder: Path, file: RemoteFile, body: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(body)
     return path
-
-
-def message_of(action: Callable[[], object]) -> str:
-    with pytest.raises(DataError) as caught:
-        action()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 PUBLISHED = RemoteFile(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.errors import DataError
+from tests.conftest import message_of
 
 PAIRS = [([4, 5, 6], [7]), ([], [8, 9]), ([10], [])]
 
@@ -156,9 +157,7 @@ def test_a_description_that_makes_no_sense_is_refused(tmp_path: Path, change: di
     write(tmp_path / "train", PAIRS)
     path = tmp_path / "train" / "shards.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(DataError, match=r"shards\.json: damaged; ") as caught:
-        PairData(tmp_path / "train")
-    assert "\n" not in str(caught.value)
+    message_of(lambda: PairData(tmp_path / "train"), DataError, r"shards\.json: damaged; ")
 
 
 def test_files_of_different_shards_are_not_taken_for_one(tmp_path: Path) -> None:

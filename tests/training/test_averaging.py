@@ -14,6 +14,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
+from tests.conftest import message_of
 
 CONFIG = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2)
 # Of the checkpoints at steps 100, 200, ...: valid_nll and valid_bleu; None where there was no validation.
@@ -187,10 +188,8 @@ def test_checkpoints_that_do_not_belong_together_are_refused(
     tmp_path: Path, changes: dict[str, Any], what: str
 ) -> None:
     folders = [save_checkpoint(tmp_path, 1), save_checkpoint(tmp_path, 2), save_checkpoint(tmp_path, 3, **changes)]
-    with pytest.raises(ModelError, match=f"a different {what}") as caught:
-        average(folders, tmp_path / "averaged")
-    assert str(caught.value).startswith(f"{folders[2]}: ")
-    assert "\n" not in str(caught.value)
+    message = message_of(lambda: average(folders, tmp_path / "averaged"), ModelError, f"a different {what}")
+    assert message.startswith(f"{folders[2]}: ")
     assert not (tmp_path / "averaged").exists()
 
 
