@@ -288,6 +288,16 @@ def tiny(tiny_project: TinyProject) -> Any:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session")
+def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny run, trained to its end: 14 updates; tests only read it, or copy it."""
+    threads = torch.get_num_threads()
+    run = tiny_project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
+    assert tiny_project.train(run).step == 14
+    torch.set_num_threads(threads)
+    return run
+
+
 @pytest.fixture
 def run(tiny_project: TinyProject, tmp_path: Path) -> Path:
     """A copy of the prepared run of the tiny project, for a training."""

@@ -17,9 +17,8 @@ LINES = [f"ab cde fg {word}" for word in ("hij", "kl", "mno", "pq") * 10]
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tiny_project.copy(tmp_path_factory.mktemp("outputs") / "run")
-    tiny_project.train(run)
+def trained(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = shutil.copytree(uninterrupted, tmp_path_factory.mktemp("outputs") / "run")
     (run.parent / "text").write_text("".join(f"{line}\n" for line in LINES))
     return run
 

@@ -23,13 +23,6 @@ from tests.training.test_train import ask, call_at
 STEPS = 14
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tiny_project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
-    assert tiny_project.train(run).step == STEPS
-    return run
-
-
 def all_of(run: Path) -> dict[str, Any]:
     """What `determined` compares, without saves that only a stop or an end has made, and the checkpoints' scores."""
     found = determined(run)

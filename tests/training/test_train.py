@@ -34,13 +34,6 @@ from tests.conftest import TinyProject, contents, determined, is_mapped, keep_us
 STEPS = 14
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tiny_project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
-    assert tiny_project.train(run).step == STEPS
-    return run
-
-
 @pytest.fixture
 def trained(uninterrupted: Path, tmp_path: Path) -> Path:
     """A copy of the run that was not interrupted: checkpoints 8 and 12 and the best one, saves 12 and 14."""
