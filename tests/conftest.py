@@ -128,6 +128,11 @@ def metrics_without_time(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in TIMED} for line in lines]
 
 
+def num_reports(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def determined(run: Path) -> dict[str, Any]:
     """All of a run that must be the same however often it was interrupted: weights, optimiser, counters, reports."""
     found: dict[str, Any] = {"metrics": metrics_without_time(run)}

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,3 +157,23 @@ def _read(reader: Connection) -> str:
     """What comes out of a pipe until its other end is closed."""
     with reader, open(reader.fileno(), encoding="utf-8", closefd=False) as file:
         return file.read()
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def outputs_by_hash_seed(program: str) -> list[bytes]:
+    """What a Python program prints in two processes, not forked, that hash strings differently."""
+    command = [sys.executable, "-c", program]
+    environments = ({**os.environ, "PYTHONHASHSEED": seed} for seed in "12")
+    return [subprocess.run(command, env=env, capture_output=True, check=True).stdout for env in environments]

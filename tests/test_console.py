@@ -1,7 +1,6 @@
 import io
 import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 from rich.cells import cell_len
@@ -9,6 +8,7 @@ from rich.cells import cell_len
 from nmtkit import console
 from nmtkit.console import amount, counted, duration, log
 
+pytestmark = pytest.mark.usefixtures("restored_process")
 ERASED, SHOWN, HIDDEN = "\x1b[2K", "\x1b[?25h", "\x1b[?25l"
 
 
@@ -17,13 +17,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def logger() -> Iterator[None]:
-    before = log.handlers, log.level, log.propagate
-    yield
-    log.handlers, log.level, log.propagate = before
 
 
 def new_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
@@ -20,13 +19,8 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import Tokenizer
 from tests.conftest import Streamed, run_with_streams
+from tests.decoding.models import TEXT, TINY, data_config
 
-TEXT = [
-    ("The dog sees a cat.", "Der Hund sieht eine Katze."),
-    ("A cat sees the dog!", "Eine Katze sieht den Hund!"),
-    ("Who sees the small house?", "Wer sieht das kleine Haus?"),
-    ("The small dog runs home.", "Der kleine Hund rennt heim."),
-]
 HOSTILE = [
     ("", "Der Hund"),
     ("The dog", ""),
@@ -42,11 +36,9 @@ HOSTILE = [
 
 def save(folder: Path, seed: int, **data: object) -> Path:
     """A model of random weights, larger than initial ones so that probabilities differ."""
-    values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
-    tokenizer = Tokenizer.learn(DataConfig.model_validate({**values, **data}), lambda: TEXT)
+    tokenizer = Tokenizer.learn(data_config(**data), lambda: TEXT)
     torch.manual_seed(seed)
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-    config = ModelConfig.model_validate(sizes)
+    config = ModelConfig.model_validate(TINY)
     model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
     for parameter in model.parameters():
         parameter.data *= 2.0

@@ -36,15 +36,8 @@ from nmtkit.model_folder import load_model, save_model
 from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
 from tests.conftest import Streamed, run_command, run_with_streams, train_run
+from tests.export.tiny_models import WORDS, sentences
 from tests.forked import Forked, run_forked, set_window_lines
-
-WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
-WORDS |= {"old": "alte", "new": "neue", "always": "immer", "house": "Häuser", "likes": "mag", "red": "rote"}
-
-
-def sentences(count: int, seed: int) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(list(WORDS), k=rng.randint(2, 9))) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,7 @@
 """sacreBLEU's test sets: every one is described, and reads exactly as sacreBLEU itself reads the same files."""
 
 import gzip
-import io
 import posixpath
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from nmtkit.corpora.corpus import check_corpus, open_corpus
 from nmtkit.corpora.download import Downloader, RemoteFile, mirror_path
 from nmtkit.corpora.sacrebleu_sets import sacrebleu_set, set_names
 from nmtkit.errors import DataError
+from tests.corpora.test_corpus import write_tar
 
 SGM = (
     '<refset>\n<doc docid="1">\n<p>\n<seg id="1">A &amp; B  \u00a0c\u0085d</seg>\n'
@@ -81,11 +80,7 @@ def pack(path: Path, members: dict[str, bytes]) -> None:
             for name, content in members.items():
                 archive.writestr(name, content)
     else:
-        with tarfile.open(path, "w:gz") as archive:
-            for name, content in members.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+        write_tar(path, members)
 
 
 def as_sacrebleu_reads(name: str, pair: str, texts: tuple[CatalogueText, ...], folder: Path) -> list[list[str]]:

@@ -14,6 +14,7 @@ import pytest
 from nmtkit.data.processes import TASKS_WORTH_PROCESSES, in_order
 from nmtkit.errors import DataError, NmtkitError
 from tests.conftest import message_of
+from tests.forked import is_running
 
 
 def squares(offset: int) -> Callable[[int], tuple[int, int]]:
@@ -138,10 +139,3 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) 
     while any(is_running(worker) for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False

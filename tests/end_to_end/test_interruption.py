@@ -20,7 +20,7 @@ from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.training import reporting
 from nmtkit.training.session import train
-from tests.conftest import TinyProject, contents, write_corpus
+from tests.conftest import TinyProject, contents, num_reports, write_corpus
 from tests.forked import Forked, run_forked
 
 STEPS = 40
@@ -91,11 +91,6 @@ def determined_metrics(run: Path) -> list[dict[str, Any]]:
         {key: line[key] for key in ("step", *DETERMINED, *(() if "end" in line else scores)) if key in line}
         for line in lines
     ]
-
-
-def num_reports(run: Path) -> int:
-    path = run / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def wait_for(process: Forked, is_so: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,8 @@ import nmtkit
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.json_toml import read_json, read_json_lines
-from tests.conftest import TinyProject, write_corpus
-from tests.forked import Forked
+from tests.conftest import TinyProject, num_reports, write_corpus
+from tests.forked import Forked, free_port, is_running
 
 STEPS = 60
 DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", "flops")
@@ -57,11 +56,6 @@ def start_launcher(arguments: Sequence[str], log: Path) -> "subprocess.Popen[byt
     """Starts a module of Python that starts nmtkit's processes."""
     with log.open("ab") as file:
         return subprocess.Popen([sys.executable, "-m", *arguments], env=environment(), stdout=file, stderr=file)
-
-
-def num_reports(run: Path) -> int:
-    path = run / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def wait_until(is_so: Callable[[], bool], *processes: Started, seconds: float = 300) -> None:
@@ -133,13 +127,6 @@ def test_processes_whose_parent_is_killed_save_after_the_same_update_and_end(pro
     assert log.read_text().count("error: the process that started this one is gone; stopping as by SIGTERM") == 1
     assert "saved; to resume" in log.read_text()
     assert max(path.name for path in run.glob("resume/*")) == f"step-{num_reports(run):08d}"
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.slow
@@ -221,11 +208,8 @@ def test_a_process_killed_under_torchrun_leads_to_a_resume_and_the_same_paramete
     project: Project, uninterrupted: Path, tmp_path: Path, victim: int
 ) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command = [*torchrun, "--master-port", str(port), "-m", "nmtkit", *project.arguments(run)]
+    command = [*torchrun, "--master-port", str(free_port()), "-m", "nmtkit", *project.arguments(run)]
     with start_launcher(command, log) as process:
         wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[victim], signal.SIGKILL)
@@ -242,11 +226,8 @@ def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_kill
     project: Project, uninterrupted: Path, tmp_path: Path
 ) -> None:
     run = project.copy(tmp_path / "run")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     torchrun = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"]
-    meeting = ["--rdzv-id", "7", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    meeting = ["--rdzv-id", "7", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     meeting += ["--local-addr", "127.0.0.1"]
     command = [*torchrun, *meeting, "-m", "nmtkit", *project.arguments(run)]
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
@@ -264,11 +245,8 @@ def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_kill
 @pytest.mark.slow
 def test_accelerate_launch_starts_the_same_run(project: Project, uninterrupted: Path, tmp_path: Path) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     accelerate = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
-    accelerate += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(port)]
+    accelerate += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
     command = [*accelerate, "-m", "nmtkit", *project.arguments(run)]
     with start_launcher(command, log) as process:
         assert process.wait(300) == 0, log.read_text()

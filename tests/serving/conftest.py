@@ -24,6 +24,7 @@ from nmtkit.serving.api import Directions
 from nmtkit.serving.http import Limits
 from nmtkit.serving.server import load_directions, serve
 from tests.export.tiny_models import make_run
+from tests.forked import free_port
 
 LENGTHS = TrainingLengths(longest_source=40, target_ratio=1.0, multi_sentence_share=0.0)
 LIMITS = Limits(characters=5000, beam=5, body_bytes=100_000, seconds=60.0, waiting=100, connections=100)
@@ -161,9 +162,7 @@ def serving(
     load: Callable[[], Directions], keys: Sequence[str] = (), batch_tokens: int = 2048, **limits: Any
 ) -> Iterator[Server]:
     """A server in a thread of this process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server, ends = Server(port), threading.Event()
     failed: list[BaseException] = []
 

@@ -2,10 +2,7 @@
 
 import itertools
 import math
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,6 +14,7 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
 from nmtkit.text.tokenizer import Tokenizer
+from tests.forked import outputs_by_hash_seed
 
 PIECES = ["\u2581", "a", "b", "c", "ab", "bc", "\u2581a", "abc", "\u2581ab"]
 INDEX = {piece: number for number, piece in enumerate(PIECES)}
@@ -124,25 +122,18 @@ def test_the_mark_between_fields_stays_whole(subwords: str) -> None:
     assert all(ids[0] == mark and ids.count(mark) == 2 for ids in sampled)
 
 
-@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
-def test_every_process_draws_the_same(subwords: str) -> None:
+def test_every_process_draws_the_same() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests/text'); from test_subword_sampling import TEXT, learned\n"
-        f"model = learned({subwords!r}); sampler = model.sampler('source', 0.2)\n"
-        "print([sampler.sample(ids, k) for k, ids in enumerate(model.encode(TEXT[:50], 'source'))])"
+        "for model in (learned('bpe'), learned('unigram')):\n"
+        "    sampler = model.sampler('source', 0.2)\n"
+        "    print([sampler.sample(ids, k) for k, ids in enumerate(model.encode(TEXT[:50], 'source'))])"
     )
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    model = learned(subwords)
-    sampler = model.sampler("source", 0.2)
-    plain = model.encode(TEXT[:50], "source")
-    assert outputs[0] == outputs[1] == f"{[sampler.sample(ids, k) for k, ids in enumerate(plain)]}\n"
-    assert outputs[0] != f"{plain}\n"
+    found = outputs_by_hash_seed(code)
+    assert found[0] == found[1]
+    for subwords, printed in zip(("bpe", "unigram"), found[0].decode().splitlines(), strict=True):
+        model = learned(subwords)
+        sampler = model.sampler("source", 0.2)
+        plain = model.encode(TEXT[:50], "source")
+        assert printed == str([sampler.sample(ids, k) for k, ids in enumerate(plain)])
+        assert printed != str(plain)

@@ -2,10 +2,7 @@
 
 import itertools
 import math
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 from nmtkit.text.wordpieces import WordPieces, WordPieceTrainer, count_units, likelihood_gain, units_of
+from tests.forked import outputs_by_hash_seed
 
 LINES = ["the cat sat", "the cats sat on the mats", "that cat, the fat one, ate 1,200 mats", "cats!"] * 3
 
@@ -145,16 +143,8 @@ class TestLearning:
             f"model = WordPieces.learn({LINES!r}, data)\n"
             "sys.stdout.buffer.write('\\n'.join(model.pieces).encode())"
         )
-        outputs = [
-            subprocess.run(
-                [sys.executable, "-c", code],
-                env={**os.environ, "PYTHONHASHSEED": seed},
-                capture_output=True,
-                check=True,
-            ).stdout
-            for seed in ("1", "2")
-        ]
-        assert outputs[0] == outputs[1] == "\n".join(learn(LINES, 44).pieces).encode()
+        found = outputs_by_hash_seed(code)
+        assert found[0] == found[1] == "\n".join(learn(LINES, 44).pieces).encode()
 
     @pytest.mark.parametrize("size", [30, 31, 40, 44])
     def test_a_vocabulary_has_exactly_the_asked_size_each_piece_once(self, size: int) -> None:

@@ -26,7 +26,8 @@ from nmtkit.distributed.heartbeat import Heartbeat, meet
 from nmtkit.distributed.workers import Workers, check_processes
 from nmtkit.errors import NmtkitError, PeerLostError
 from nmtkit.training.state import TrainingState
-from tests.training.updates import VOCAB, free_port, largest_difference, random_pairs, run, run_two_processes
+from tests.forked import free_port
+from tests.training.updates import VOCAB, largest_difference, random_pairs, run, run_two_processes
 
 NUM_PAIRS = 41
 MODEL = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}

@@ -5,7 +5,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from rich.console import Console
 from nmtkit import console
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import TrainingConfig
-from nmtkit.console import log
 from nmtkit.distributed import workers
 from nmtkit.distributed.workers import Workers, open_tracker
 from nmtkit.errors import NmtkitError
@@ -32,6 +31,7 @@ from nmtkit.training.reporting import Reporter, hyperparameters, log_line
 from nmtkit.training.state import Progress
 from nmtkit.training.validation import Validation
 
+pytestmark = pytest.mark.usefixtures("restored_process")
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 UPDATE = Update(
     step=7, loss=300.0, nll=200.0, learning_rate=0.00123, gradient_norm=0.5, target_tokens=100, real_tokens=180,
@@ -41,13 +41,6 @@ UPDATE = Update(
 SAMPLE = {"source": "ein \x1b[2JHund", "reference": "a dog", "hypothesis": "a " + "very " * 80 + "big dog"}
 VALIDATION = Validation(2.0, 31.25, [SAMPLE] * 3)
 RATE = 10_000.0
-
-
-@pytest.fixture(autouse=True)
-def logger() -> Iterator[None]:
-    before = log.handlers, log.level, log.propagate
-    yield
-    log.handlers, log.level, log.propagate = before
 
 
 def reporter(run: Path, workers: Workers = ALONE, trackers: Sequence[str] = (), **training: object) -> Reporter:

@@ -1,7 +1,6 @@
 """Random pairs of tokens to train on, updates of a tiny model, and workers of two processes."""
 
 import itertools
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.state import TrainingState
-from tests.forked import run_programs
+from tests.forked import free_port, run_programs
 
 VOCAB = 20
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
@@ -41,12 +40,6 @@ def run(
 def largest_difference(left: Weights, right: Weights) -> float:
     assert left.keys() == right.keys()
     return max(float((left[name] - right[name]).abs().max()) for name in right)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_two_processes(script: str, folder: Path, *arguments: str) -> None:
