@@ -12,6 +12,7 @@ import pytest
 
 from nmtkit.json_toml import read_json_lines
 from tests.conftest import TinyProject, run_command
+from tests.forked import run_forked
 
 LINES = [f"ab cde fg {word}" for word in ("hij", "kl", "mno", "pq") * 10]
 
@@ -21,6 +22,11 @@ def trained(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     run = shutil.copytree(uninterrupted, tmp_path_factory.mktemp("outputs") / "run")
     (run.parent / "text").write_text("".join(f"{line}\n" for line in LINES))
     return run
+
+
+def forked(run: Path, *options: object) -> "subprocess.CompletedProcess[str]":
+    """Translates the text beside a run in a process whose stdout and stderr are pipes."""
+    return run_forked("translate", run, "--threads", 1, "--quiet", "--input", run.parent / "text", *options)
 
 
 def shell(command: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -34,21 +40,23 @@ TRANSLATE = "nmtkit translate run --threads 1 --quiet --input text"
 
 @pytest.fixture(scope="module")
 def expected(trained: Path) -> bytes:
-    done = shell(TRANSLATE, trained.parent)
+    done = forked(trained)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.encode()
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_a_pipe_that_is_open_is_written_to_as_it_is(trained: Path, expected: bytes, name: str) -> None:
+    done = forked(trained, "--output", name)
+    assert (done.returncode, done.stdout.encode(), done.stderr) == (0, expected, "")
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        f"{TRANSLATE} --output /dev/stdout | cat",
-        f"{TRANSLATE} --output /dev/fd/1 | cat",
-        f"{TRANSLATE} --output /proc/self/fd/1 | cat",
-        f"{TRANSLATE} --output >(cat >out); while ! [ -s out ]; do sleep 0.1; done; sleep 0.2; cat out",
+        f"{TRANSLATE} --output >(cat >out) --status >(cat >status); "
+        "while ! [ -s out ]; do sleep 0.1; done; sleep 0.2; cat out",
         f"mkfifo fifo; cat fifo & {TRANSLATE} --output fifo; wait; rm fifo",
-        f"{TRANSLATE} --output /dev/stdout >out; cat out",
-        f"{TRANSLATE} --output /dev/null --status >(cat >out); cat out >/dev/null; {TRANSLATE}",
     ],
 )
 def test_a_pipe_or_a_device_is_written_to_as_it_is(
@@ -59,7 +67,7 @@ def test_a_pipe_or_a_device_is_written_to_as_it_is(
     done = shell(command, tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == expected
-    assert {path.name for path in tmp_path.iterdir()} <= {"run", "text", "out"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"run", "text", "out", "status"}
 
 
 def test_what_the_shell_writes_before_and_after_stays(trained: Path, expected: bytes, tmp_path: Path) -> None:
@@ -69,12 +77,13 @@ def test_what_the_shell_writes_before_and_after_stays(trained: Path, expected: b
 
 
 def test_status_and_json_go_into_pipes_too(trained: Path) -> None:
-    done = shell(f"{TRANSLATE} --output /dev/null --status /dev/stdout | tail -n 1", trained.parent)
+    done = forked(trained, "--output", "/dev/null", "--status", "/dev/stdout")
     assert done.returncode == 0, done.stderr
-    assert b'{"line": 40, "status"' in done.stdout
-    score = "nmtkit score --hypothesis text --reference text --target-language de --confidence 0"
-    done = shell(f"{{ {score} --json /dev/fd/2 >/dev/null; }} 2>&1 | cat", trained.parent)
-    assert b'"sacrebleu"' in done.stdout, done.stdout
+    assert done.stdout.splitlines()[-1].startswith('{"line": 40, "status"')
+    text = trained.parent / "text"
+    files = ("--hypothesis", text, "--reference", text, "--json", "/dev/fd/2")
+    done = run_forked("score", *files, "--target-language", "de", "--confidence", 0)
+    assert '"sacrebleu"' in done.stderr, done.stdout
 
 
 def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path) -> None:
@@ -96,8 +105,8 @@ def test_a_folder_as_output_is_refused_before_the_work(trained: Path, tmp_path: 
 
 def test_an_output_may_have_a_name_of_240_bytes(trained: Path, expected: bytes, tmp_path: Path) -> None:
     name = "ö" * 118 + ".txt"
-    done = shell(f"{TRANSLATE} --output {tmp_path}/{name}", trained.parent)
-    assert (done.returncode, done.stderr) == (0, b"")
+    files = ("--input", trained.parent / "text", "--output", tmp_path / name)
+    assert run_command("translate", trained, "--threads", 1, "--quiet", *files) == (0, "", "")
     assert (tmp_path / name).read_bytes() == expected
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
