@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.preloaded"])
@@ -87,6 +89,20 @@ def set_window_lines(count: int) -> None:
     from nmtkit.decoding import file_translation
 
     file_translation.WINDOW_LINES = count
+
+
+def translate_after(gate: Path) -> None:
+    """For the argument ``before``: nothing is translated before a path exists."""
+    from nmtkit.decoding.translator import Translator
+
+    translations = Translator.translations
+
+    def translations_at_the_gate(*arguments: Any, **options: Any) -> Any:
+        while not gate.exists():
+            time.sleep(0.01)
+        return translations(*arguments, **options)
+
+    Translator.translations = translations_at_the_gate  # type: ignore[method-assign]
 
 
 class Forked:

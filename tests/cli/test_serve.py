@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nmtkit.serving import server as server_module
 from nmtkit.serving.http import Limits
 from tests.conftest import run_command
 from tests.export.tiny_models import make_run
+from tests.forked import Forked, translate_after
 from tests.serving.conftest import LENGTHS, Server, request, translation_request, wait_until
 
 KEY = "0123456789abcdef"
@@ -27,66 +29,60 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("model") / "run", lengths=LENGTHS)
 
 
-GATED = """
-import sys, time
-from pathlib import Path
-from nmtkit.cli.main import main
-from nmtkit.decoding.translator import Translator
-
-gate, translations = Path(sys.argv.pop(1)), Translator.translations
-
-def translations_at_the_gate(*arguments, **options):
-    while not gate.exists():
-        time.sleep(0.01)
-    return translations(*arguments, **options)
-
-Translator.translations = translations_at_the_gate
-main()
-"""
+STOPPING = "stopping: requests in work are finished\n"
 
 
 @contextmanager
-def process(*arguments: object, gate: Path | None = None) -> Iterator[tuple[Server, "subprocess.Popen[str]"]]:
-    """A server in a process of its own, at any free port; it translates nothing before ``gate`` exists."""
-    program = ["-m", "nmtkit"] if gate is None else ["-c", GATED, str(gate)]
-    command = [sys.executable, *program, "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert running.stderr is not None
-    try:
-        first = running.stderr.readline()
-        match = re.fullmatch(r"serving en-de at http://127\.0\.0\.1:(\d+)/\n", first)
-        assert match, first + running.stderr.read()
+def process(
+    folder: Path, *arguments: object, gate: Path | None = None, is_forked: bool = True
+) -> Iterator[tuple[Server, "Forked | subprocess.Popen[bytes]"]]:
+    """A server in a process of its own, at any free port, whose stdout and stderr are the files out and err.
+
+    It translates nothing before ``gate`` exists.
+    """
+    out, err, before = folder / "out", folder / "err", None if gate is None else partial(translate_after, gate)
+    command = ["serve", *map(str, arguments), "--port", "0", "--device", "cpu", "--threads", "1"]
+    with ExitStack() as stack:
+        running: Forked | subprocess.Popen[bytes]
+        if is_forked:
+            running = stack.enter_context(Forked(*command, out=out, err=err, before=before))
+        else:
+            files = [stack.enter_context(path.open("ab")) for path in (out, err)]
+            running = subprocess.Popen([sys.executable, "-m", "nmtkit", *command], stdout=files[0], stderr=files[1])
+            stack.callback(running.wait)
+            stack.callback(running.kill)
+        wait_until(lambda: running.poll() is not None or (err.exists() and err.read_text().endswith("\n")))
+        match = re.fullmatch(r"serving en-de at http://127\.0\.0\.1:(\d+)/\n", err.read_text())
+        assert match, err.read_text()
+        err.write_text("")
         yield Server(int(match[1])), running
-    finally:
-        running.kill()
-        running.communicate()
 
 
-def test_a_server_starts_translates_and_ends_at_once_when_nothing_is_in_work(model: Path) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with process(model, "--threads", "1", "--max-seconds", "3600") as (server, running):
-            with server.client() as idle:
-                idle.send(request("GET", "/health"))
-                assert idle.read_answer().status == 200
-                assert server.post("the dog").status == 200
-                running.send_signal(number)
-                out, err = running.communicate(timeout=120)  # after an hour, the idle connection would end by itself
-                assert idle.is_closed()
-            assert (running.returncode, out) == (128 + number, "")
-            assert err == "stopping: requests in work are finished\n"
+@pytest.mark.parametrize(("number", "is_forked"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
+def test_a_server_starts_translates_and_ends_at_once_when_nothing_is_in_work(
+    model: Path, tmp_path: Path, number: signal.Signals, is_forked: bool
+) -> None:
+    started = process(tmp_path, model, "--max-seconds", 3600, is_forked=is_forked)
+    with started as (server, running), server.client() as idle:
+        idle.send(request("GET", "/health"))
+        assert idle.read_answer().status == 200
+        assert server.post("the dog").status == 200
+        running.send_signal(number)
+        assert running.wait(120) == 128 + number  # after an hour, the idle connection would end by itself
+        assert idle.is_closed()
+    assert ((tmp_path / "out").read_text(), (tmp_path / "err").read_text()) == ("", STOPPING)
 
 
 def test_a_signal_lets_what_is_in_work_finish_and_refuses_the_rest(model: Path, tmp_path: Path) -> None:
     text, gate = "the old dog\nsees the new red house", tmp_path / "gate"
-    with process(model, "--threads", "1", "--max-seconds", "300", gate=gate) as (server, running):
+    with process(tmp_path, model, "--max-seconds", 300, gate=gate) as (server, running):
         with server.client() as working, server.client() as late:
             late.send(request("GET", "/health"))
             assert late.read_answer().status == 200
             working.send(translation_request({"q": text, "source": "en", "target": "de"}))
             wait_until(lambda: server.metric("nmtkit_round_lines_count") == 1)
             running.send_signal(signal.SIGTERM)
-            assert running.stderr is not None
-            assert running.stderr.readline() == "stopping: requests in work are finished\n"
+            wait_until(lambda: (tmp_path / "err").read_text() == STOPPING)
             late.send(translation_request({"q": "x", "source": "en", "target": "de"}))
             answer = late.read_answer()
             assert (answer.status, answer.headers["connection"]) == (503, "close")
@@ -101,13 +97,12 @@ def test_a_signal_lets_what_is_in_work_finish_and_refuses_the_rest(model: Path, 
 
 
 def test_a_second_signal_ends_it_at_once(model: Path, tmp_path: Path) -> None:
-    options = ("--threads", "1", "--max-seconds", "3000")
-    with process(model, *options, gate=tmp_path / "gate") as (server, running), server.client() as working:
+    started = process(tmp_path, model, "--max-seconds", 3000, gate=tmp_path / "gate")
+    with started as (server, running), server.client() as working:
         working.send(translation_request({"q": "the dog", "source": "en", "target": "de"}))
         wait_until(lambda: server.metric("nmtkit_round_lines_count") == 1)
         running.send_signal(signal.SIGTERM)
-        assert running.stderr is not None
-        assert running.stderr.readline() == "stopping: requests in work are finished\n"
+        wait_until(lambda: (tmp_path / "err").read_text() == STOPPING)
         running.send_signal(signal.SIGTERM)
         assert running.wait(300) == 143
         assert working.is_closed()
