@@ -3,9 +3,9 @@
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.lines import read_lines
 from nmtkit.run import Run
-from tests.conftest import run_command
+from tests.conftest import run_command, run_with_streams
 from tests.forked import run_forked
 
 STEPS = 24
@@ -203,10 +203,10 @@ class TestOutput:
 
     def test_the_suggested_translate_command_works_as_it_is(self, pipeline: Pipeline) -> None:
         text = pipeline.done["first run"].stdout
-        command = next(line for line in text.splitlines() if line.startswith("  echo "))
-        command = command.replace("nmtkit", f"{sys.executable} -m nmtkit")
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
+        echo, command = next(line for line in text.splitlines() if line.startswith("  echo ")).split(" | ")
+        (_, sentence), (program, *arguments) = shlex.split(echo), shlex.split(command)
+        done = run_with_streams(*arguments, stdin=f"{sentence}\n".encode())
+        assert (program, done.code, len(done.lines)) == ("nmtkit", 0, 1), done.err
 
     def test_each_step_of_run_begins_with_what_it_does(self, pipeline: Pipeline) -> None:
         text = pipeline.done["first run"].stderr
