@@ -15,34 +15,14 @@ from tests.conftest import write_corpus
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-RECIPE = """
-[data]
-source_language = "en"
-target_language = "de"
-train = [{ source = "train.en", target = "train.de" }]
-valid = [{ source = "valid.en", target = "valid.de" }]
-test = [{ source = "test.en", target = "test.de", name = "mine" }]
-vocab_size = 90
-
-[model]
-encoder_layers = 1
-decoder_layers = 1
-d_model = 16
-d_ff = 32
-num_heads = 2
-
-[training]
-tokens_per_update = 200
-warmup_steps = 5
-max_steps = 9
-validate_every_steps = 3
-checkpoint_every_steps = 3
-keep_last = 2
-
-[decoding]
-max_length_offset = 3
-average_last = 2
-"""
+RECIPE = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{ source = "train.en", target = "train.de" }]\n'
+    'valid = [{ source = "valid.en", target = "valid.de" }]\n'
+    'test = [{ source = "test.en", target = "test.de", name = "mine" }]\nvocab_size = 90\n'
+    "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
+    "[training]\ntokens_per_update = 200\nwarmup_steps = 5\nmax_steps = 9\nvalidate_every_steps = 3\n"
+    "checkpoint_every_steps = 3\nkeep_last = 2\n[decoding]\nmax_length_offset = 3\naverage_last = 2\n"
+)
 
 
 def execute(*command: object) -> str:

@@ -8,28 +8,13 @@ import pytest
 from nmtkit.json_toml import read_json
 from tests.conftest import run_command
 
-RECIPE = """
-[data]
-task = "language-model"
-target_language = "en"
-train = [{ text = "text.txt" }]
-valid = [{ text = "text.txt" }]
-test = [{ text = "text.txt", name = "test" }]
-subwords = "characters"
-sequence_length = 12
-[model]
-architecture = "decoder"
-decoder_layers = 1
-d_model = 16
-d_ff = 16
-num_heads = 2
-[training]
-sequences_per_update = 8
-max_steps = 10
-validate_bleu = false
-[decoding]
-average_last = 1
-"""
+RECIPE = (
+    '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "text.txt" }]\n'
+    'valid = [{ text = "text.txt" }]\ntest = [{ text = "text.txt", name = "test" }]\nsubwords = "characters"\n'
+    'sequence_length = 12\n[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 16\nd_ff = 16\n'
+    "num_heads = 2\n[training]\nsequences_per_update = 8\nmax_steps = 10\nvalidate_bleu = false\n"
+    "[decoding]\naverage_last = 1\n"
+)
 
 
 @pytest.fixture(scope="module")

@@ -20,24 +20,12 @@ from tests.conftest import contents
 
 SEP = 99
 DOCUMENTS = "a b\nc\nd e\n\nf\ng h\n\ni\n"
-RECIPE = """
-[data]
-source_language = "en"
-target_language = "de"
-subwords = "none"
-vocab_size = 100
-train = [{ source = "train.en", target = "train.de" }]
-valid = [{ source = "valid.en", target = "valid.de" }]
-context = 1
-[cleaning]
-source_equals_target = "keep"
-[model]
-encoder_layers = 1
-decoder_layers = 1
-d_model = 16
-d_ff = 32
-num_heads = 2
-"""
+RECIPE = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\nsubwords = "none"\nvocab_size = 100\n'
+    'train = [{ source = "train.en", target = "train.de" }]\nvalid = [{ source = "valid.en", target = "valid.de" }]\n'
+    'context = 1\n[cleaning]\nsource_equals_target = "keep"\n'
+    "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
+)
 
 
 def write_project(folder: Path, source: str = DOCUMENTS, target: str | None = None, recipe: str = RECIPE) -> str:

@@ -26,35 +26,14 @@ from nmtkit.training.averaging import average, choose_checkpoints
 from tests.conftest import run_command, run_with_streams, train_run
 from tests.decoding.models import TEXT, TINY, data_config
 
-RECIPE = """
-[data]
-source_language = "en"
-target_language = "de"
-subwords = "none"
-vocab_size = 30
-train = [{ source = "train.en", target = "train.de" }]
-context = 2
-context_sides = "both"
-[model]
-encoder_layers = 1
-decoder_layers = 1
-d_model = 32
-d_ff = 64
-num_heads = 2
-norm = "pre"
-dropout = 0.0
-[training]
-tokens_per_update = 1200
-warmup_steps = 40
-schedule = "inverse-sqrt"
-peak_learning_rate = 0.01
-max_steps = 250
-checkpoint_every_steps = 250
-precision = "float32"
-[decoding]
-beam = 2
-average_last = 1
-"""
+RECIPE = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\nsubwords = "none"\nvocab_size = 30\n'
+    'train = [{ source = "train.en", target = "train.de" }]\ncontext = 2\ncontext_sides = "both"\n'
+    '[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\nnorm = "pre"\n'
+    'dropout = 0.0\n[training]\ntokens_per_update = 1200\nwarmup_steps = 40\nschedule = "inverse-sqrt"\n'
+    'peak_learning_rate = 0.01\nmax_steps = 250\ncheckpoint_every_steps = 250\nprecision = "float32"\n'
+    "[decoding]\nbeam = 2\naverage_last = 1\n"
+)
 SENTENCES = [source for source, _ in TEXT]
 LINES = [*SENTENCES, "", SENTENCES[2], SENTENCES[0], " ", "", *SENTENCES[1:], SENTENCES[1]]
 LENGTHS = TrainingLengths(longest_source=30, target_ratio=1.0, multi_sentence_share=0.0, longest_sequence=90)

@@ -19,33 +19,14 @@ from nmtkit.training.resume import lengths_seen
 from tests.conftest import train_run
 
 WORDS = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"]
-RECIPE = """
-[data]
-source_language = "en"
-target_language = "de"
-vocab_size = 20
-subwords = "none"
-train = [{ source = "train.en", target = "train.de" }]
-[model]
-encoder_layers = 1
-decoder_layers = 1
-d_model = 32
-d_ff = 64
-num_heads = 2
-norm = "pre"
-dropout = 0.0
-[training]
-tokens_per_update = 1500
-warmup_steps = 60
-schedule = "inverse-sqrt"
-peak_learning_rate = 0.01
-max_steps = 300
-checkpoint_every_steps = 300
-
-[decoding]
-beam = 1
-average_last = 1
-"""
+RECIPE = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 20\nsubwords = "none"\n'
+    'train = [{ source = "train.en", target = "train.de" }]\n'
+    '[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\nnorm = "pre"\n'
+    'dropout = 0.0\n[training]\ntokens_per_update = 1500\nwarmup_steps = 60\nschedule = "inverse-sqrt"\n'
+    "peak_learning_rate = 0.01\nmax_steps = 300\ncheckpoint_every_steps = 300\n"
+    "[decoding]\nbeam = 1\naverage_last = 1\n"
+)
 
 
 def sentences(count: int, shortest: int, longest: int, seed: int) -> list[str]:

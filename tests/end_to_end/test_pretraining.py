@@ -20,35 +20,14 @@ from tests.conftest import determined, metrics_without_time
 from tests.training.updates import largest_difference, run_two_processes
 
 STEPS, STOPPED_AT = 16, 7
-SHARED = """
-normalize = []
-subwords = "characters"
-sequence_length = 16
-[model]
-architecture = "decoder"
-decoder_layers = 1
-d_model = 16
-d_ff = 32
-num_heads = 2
-dropout = 0.1
-positions = "learned"
-max_positions = 16
-[training]
-sequences_per_update = 12
-tokens_per_pass = 40
-peak_learning_rate = 0.01
-warmup_steps = 3
-label_smoothing = 0.0
-max_steps = 16
-validate_bleu = false
-validate_every_steps = 5
-report_every_steps = 1
-checkpoint_every_steps = 100
-precision = "float32"
-keep_last = 1
-[decoding]
-average_last = 1
-"""
+SHARED = (
+    'normalize = []\nsubwords = "characters"\nsequence_length = 16\n'
+    '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.1\n'
+    'positions = "learned"\nmax_positions = 16\n[training]\nsequences_per_update = 12\ntokens_per_pass = 40\n'
+    "peak_learning_rate = 0.01\nwarmup_steps = 3\nlabel_smoothing = 0.0\nmax_steps = 16\nvalidate_bleu = false\n"
+    'validate_every_steps = 5\nreport_every_steps = 1\ncheckpoint_every_steps = 100\nprecision = "float32"\n'
+    "keep_last = 1\n[decoding]\naverage_last = 1\n"
+)
 TEXT = '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "text.txt" }]\n' + SHARED
 TEXT = TEXT.replace("[decoding]", 'schedule = "cosine"\nweight_decay = 0.01\n[decoding]')
 LABELS = '[data]\ntask = "label"\nsource_language = "en"\nvalid = 8\ntokenizer = "pre-trained"\n' + SHARED

@@ -502,36 +502,14 @@ def test_only_a_model_folder_is_replaced(tmp_path: Path, theirs: torch.nn.Module
         import_model(folder, tmp_path / "ours", target_language="en")
 
 
-RECIPE = """
-[data]
-source_language = "{source}"
-target_language = "{target}"
-task = "{task}"
-train = [{{ {train} }}]
-subwords = "gpt-bpe"
-normalize = []
-sequence_length = 8
-tokenizer = "ours"
-[model]
-architecture = "decoder"
-decoder_layers = 2
-d_model = 64
-d_ff = 256
-num_heads = 4
-positions = "learned"
-max_positions = 24
-activation = "gelu"
-embedding_scale = false
-[training]
-init = "ours"
-validate_bleu = false
-sequences_per_update = 4
-max_steps = 1
-schedule = "constant"
-peak_learning_rate = 1e-6
-warmup_steps = 0
-precision = "float32"
-"""
+RECIPE = (
+    '[data]\nsource_language = "{source}"\ntarget_language = "{target}"\ntask = "{task}"\ntrain = [{{ {train} }}]\n'
+    'subwords = "gpt-bpe"\nnormalize = []\nsequence_length = 8\ntokenizer = "ours"\n'
+    '[model]\narchitecture = "decoder"\ndecoder_layers = 2\nd_model = 64\nd_ff = 256\nnum_heads = 4\n'
+    'positions = "learned"\nmax_positions = 24\nactivation = "gelu"\nembedding_scale = false\n'
+    '[training]\ninit = "ours"\nvalidate_bleu = false\nsequences_per_update = 4\nmax_steps = 1\nschedule = "constant"\n'
+    'peak_learning_rate = 1e-6\nwarmup_steps = 0\nprecision = "float32"\n'
+)
 TEXT = {"source": "und", "target": "fr", "task": "language-model", "train": 'text = "text.txt"'}
 LABELS = {"source": "fr", "target": "zxx", "task": "label", "train": 'source = "text.txt", target = "labels.txt"'}
 

@@ -45,41 +45,17 @@ from nmtkit.training.session import train
 from tests.conftest import message_of, run_command, run_with_streams
 from tests.decoding.models import TEXT, WithoutFloat64, data_config, model_for
 
-RECIPE = """
-[data]
-task = "{task}"
-source_language = "en"
-train = [{{ source = "train.txt", target = "train.label" }}]
-valid = [{{ source = "valid.txt", target = "valid.label" }}]
-test = [{{ source = "test.txt", target = "test.label" }}]
-subwords = "characters"
-vocab_size = 100
-sequence_length = 24
-[model]
-architecture = "decoder"
-decoder_layers = 1
-d_model = 32
-d_ff = 64
-num_heads = 2
-dropout = 0.0
-positions = "learned"
-max_positions = 24
-[training]
-sequences_per_update = 32
-schedule = "constant"
-peak_learning_rate = 0.01
-warmup_steps = 5
-max_steps = {steps}
-source_loss = 0.5
-label_smoothing = 0.0
-validate_bleu = false
-validate_every_steps = 20
-checkpoint_every_steps = 20
-precision = "float32"
-keep_last = 1
-[decoding]
-average_last = 1
-"""
+RECIPE = (
+    '[data]\ntask = "{task}"\nsource_language = "en"\ntrain = [{{ source = "train.txt", target = "train.label" }}]\n'
+    'valid = [{{ source = "valid.txt", target = "valid.label" }}]\n'
+    'test = [{{ source = "test.txt", target = "test.label" }}]\nsubwords = "characters"\nvocab_size = 100\n'
+    'sequence_length = 24\n[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\n'
+    'num_heads = 2\ndropout = 0.0\npositions = "learned"\nmax_positions = 24\n'
+    '[training]\nsequences_per_update = 32\nschedule = "constant"\npeak_learning_rate = 0.01\nwarmup_steps = 5\n'
+    "max_steps = {steps}\nsource_loss = 0.5\nlabel_smoothing = 0.0\nvalidate_bleu = false\nvalidate_every_steps = 20\n"
+    'checkpoint_every_steps = 20\nprecision = "float32"\nkeep_last = 1\n'
+    "[decoding]\naverage_last = 1\n"
+)
 LETTERS = "abcdefgh"
 
 

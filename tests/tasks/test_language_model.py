@@ -40,37 +40,15 @@ from tests.conftest import run_command
 from tests.decoding.models import WithoutFloat64
 
 TEXT = "abcde fghij\n\n  klmno pqrst\tuvwxyz\n"
-RECIPE = """
-[data]
-task = "language-model"
-target_language = "en"
-train = [{ text = "train.txt" }, { text = "more.txt" }]
-valid = [{ text = "valid.txt" }]
-test = [{ text = "valid.txt", name = "test" }]
-subwords = "characters"
-sequence_length = 16
-[model]
-architecture = "decoder"
-decoder_layers = 2
-d_model = 16
-d_ff = 32
-num_heads = 2
-dropout = 0.0
-[training]
-sequences_per_update = 8
-schedule = "constant"
-peak_learning_rate = 0.01
-warmup_steps = 5
-label_smoothing = 0.0
-max_steps = 40
-validate_bleu = false
-precision = "float32"
-validate_every_steps = 20
-checkpoint_every_steps = 20
-keep_last = 1
-[decoding]
-average_last = 1
-"""
+RECIPE = (
+    '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "train.txt" }, { text = "more.txt" }]\n'
+    'valid = [{ text = "valid.txt" }]\ntest = [{ text = "valid.txt", name = "test" }]\nsubwords = "characters"\n'
+    'sequence_length = 16\n[model]\narchitecture = "decoder"\ndecoder_layers = 2\nd_model = 16\nd_ff = 32\n'
+    'num_heads = 2\ndropout = 0.0\n[training]\nsequences_per_update = 8\nschedule = "constant"\n'
+    "peak_learning_rate = 0.01\nwarmup_steps = 5\nlabel_smoothing = 0.0\nmax_steps = 40\nvalidate_bleu = false\n"
+    'precision = "float32"\nvalidate_every_steps = 20\ncheckpoint_every_steps = 20\nkeep_last = 1\n'
+    "[decoding]\naverage_last = 1\n"
+)
 
 
 def write_project(folder: Path, **texts: str) -> str:

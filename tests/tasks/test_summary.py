@@ -27,42 +27,18 @@ from nmtkit.training.session import train
 from tests.conftest import run_command
 
 LENGTH = 12
-RECIPE = f"""
-[data]
-task = "summary"
-target_language = "en"
-train = [{{ source = "train.source", target = "train.target" }}]
-valid = [{{ source = "valid.source", target = "valid.target" }}]
-test = [{{ source = "valid.source", target = "valid.target", name = "test" }}]
-subwords = "none"
-vocab_size = 40
-max_source_tokens = {LENGTH}
-[model]
-architecture = "decoder"
-self_attention = ["local", "compressed"]
-local_block = 4
-decoder_layers = 2
-d_model = 16
-d_ff = 32
-num_heads = 2
-dropout = 0.0
-[training]
-source_loss = 0.0
-sequences_per_update = 8
-schedule = "constant"
-peak_learning_rate = 0.01
-warmup_steps = 5
-max_steps = 20
-validate_bleu = false
-precision = "float32"
-validate_every_steps = 10
-checkpoint_every_steps = 10
-keep_last = 1
-[decoding]
-average_last = 1
-max_length_ratio = 0.0
-max_length_offset = 10
-"""
+RECIPE = (
+    '[data]\ntask = "summary"\ntarget_language = "en"\n'
+    f'train = [{{ source = "train.source", target = "train.target" }}]\n'
+    f'valid = [{{ source = "valid.source", target = "valid.target" }}]\n'
+    f'test = [{{ source = "valid.source", target = "valid.target", name = "test" }}]\nsubwords = "none"\n'
+    f'vocab_size = 40\nmax_source_tokens = {LENGTH}\n[model]\narchitecture = "decoder"\n'
+    'self_attention = ["local", "compressed"]\nlocal_block = 4\ndecoder_layers = 2\nd_model = 16\nd_ff = 32\n'
+    'num_heads = 2\ndropout = 0.0\n[training]\nsource_loss = 0.0\nsequences_per_update = 8\nschedule = "constant"\n'
+    'peak_learning_rate = 0.01\nwarmup_steps = 5\nmax_steps = 20\nvalidate_bleu = false\nprecision = "float32"\n'
+    "validate_every_steps = 10\ncheckpoint_every_steps = 10\nkeep_last = 1\n"
+    "[decoding]\naverage_last = 1\nmax_length_ratio = 0.0\nmax_length_offset = 10\n"
+)
 SOURCE = "tea\ttea is hot .\tcups are red . they break ."
 """14 words and tabs."""
 PAIRS = [(SOURCE, "tea hot .\tcups red ."), ("cup\tcups break .", "cups break ."), ("\ttea is red .", "tea red .")]

@@ -50,37 +50,14 @@ from tests.decoding.models import WithoutFloat64
 
 pytestmark = pytest.mark.usefixtures("restored_process")
 
-RECIPE = """
-[data]
-task = "trajectories"
-environment = "tests.tasks.test_trajectories:Repeat"
-episodes = 500
-valid = 5
-sequence_length = 4
-[model]
-architecture = "decoder"
-decoder_layers = 1
-d_model = 16
-d_ff = 32
-num_heads = 2
-norm = "pre"
-positions = "learned"
-max_positions = 6
-dropout = 0.0
-[training]
-sequences_per_update = 16
-schedule = "constant"
-peak_learning_rate = 0.02
-warmup_steps = 5
-label_smoothing = 0.0
-max_steps = 150
-validate_bleu = false
-validate_every_steps = 50
-checkpoint_every_steps = 50
-keep_last = 1
-[decoding]
-average_last = 1
-"""
+RECIPE = (
+    '[data]\ntask = "trajectories"\nenvironment = "tests.tasks.test_trajectories:Repeat"\nepisodes = 500\nvalid = 5\n'
+    'sequence_length = 4\n[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\n'
+    'num_heads = 2\nnorm = "pre"\npositions = "learned"\nmax_positions = 6\ndropout = 0.0\n'
+    '[training]\nsequences_per_update = 16\nschedule = "constant"\npeak_learning_rate = 0.02\nwarmup_steps = 5\n'
+    "label_smoothing = 0.0\nmax_steps = 150\nvalidate_bleu = false\nvalidate_every_steps = 50\n"
+    "checkpoint_every_steps = 50\nkeep_last = 1\n[decoding]\naverage_last = 1\n"
+)
 CONFIG: dict[str, Any] = {
     "architecture": "decoder", "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2, "norm": "pre",
     "positions": "learned", "max_positions": 12, "dropout": 0.0, "head": "discrete-action",

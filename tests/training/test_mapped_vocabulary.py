@@ -425,34 +425,14 @@ class TestRefused:
 # ---- fine-tuning, by files
 
 
-RECIPE = """
-[data]
-source_language = "en"
-target_language = "de"
-train = [{ source = "train.en", target = "train.de" }]
-valid = [{ source = "valid.en", target = "valid.de" }]
-subwords = "bpe"
-vocab_size = 60
-[model]
-encoder_layers = 1
-decoder_layers = 1
-d_model = 16
-d_ff = 32
-num_heads = 2
-[training]
-schedule = "constant"
-peak_learning_rate = 0.01
-warmup_steps = 3
-tokens_per_update = 400
-max_steps = 60
-precision = "float32"
-validate_bleu = false
-validate_every_steps = 20
-checkpoint_every_steps = 20
-keep_last = 2
-[decoding]
-average_last = 1
-"""
+RECIPE = (
+    '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{ source = "train.en", target = "train.de" }]\n'
+    'valid = [{ source = "valid.en", target = "valid.de" }]\nsubwords = "bpe"\nvocab_size = 60\n'
+    "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
+    '[training]\nschedule = "constant"\npeak_learning_rate = 0.01\nwarmup_steps = 3\ntokens_per_update = 400\n'
+    'max_steps = 60\nprecision = "float32"\nvalidate_bleu = false\nvalidate_every_steps = 20\n'
+    "checkpoint_every_steps = 20\nkeep_last = 2\n[decoding]\naverage_last = 1\n"
+)
 
 
 @pytest.fixture(scope="module")

@@ -286,28 +286,12 @@ def test_init_layers_needs_init(tiny_project: TinyProject) -> None:
 # ---- from a language model to a translation, by files
 
 
-COMMON = """
-subwords = "bpe"
-vocab_size = 70
-[training]
-schedule = "constant"
-peak_learning_rate = 0.003
-warmup_steps = 3
-max_steps = 4
-precision = "float32"
-validate_bleu = false
-validate_every_steps = 2
-checkpoint_every_steps = 2
-keep_last = 2
-[decoding]
-average_last = 1
-[model]
-encoder_layers = 1
-decoder_layers = 2
-d_model = 8
-d_ff = 16
-num_heads = 2
-"""
+COMMON = (
+    '\nsubwords = "bpe"\nvocab_size = 70\n[training]\nschedule = "constant"\npeak_learning_rate = 0.003\n'
+    'warmup_steps = 3\nmax_steps = 4\nprecision = "float32"\nvalidate_bleu = false\nvalidate_every_steps = 2\n'
+    "checkpoint_every_steps = 2\nkeep_last = 2\n[decoding]\naverage_last = 1\n"
+    "[model]\nencoder_layers = 1\ndecoder_layers = 2\nd_model = 8\nd_ff = 16\nnum_heads = 2\n"
+)
 TRANSLATION = (
     '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{ source = "train.en", target = "train.de" }]\n'
     f'valid = [{{ source = "valid.en", target = "valid.de" }}]{COMMON}'
