@@ -11,21 +11,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.preloaded"])
 Output = Path | Connection
 
 
-def _settle(out: Output, err: Output, environment: dict[str, str]) -> None:
+def _settle(stdin: Output, out: Output, err: Output, environment: dict[str, str]) -> None:
     """In the new process: give it streams and an environment of its own."""
-    for number, output in ((0, Path(os.devnull)), (1, out), (2, err)):
+    for number, output in enumerate((stdin, out, err)):
         if isinstance(output, Path):
             descriptor = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(descriptor, number)
@@ -33,6 +34,7 @@ def _settle(out: Output, err: Output, environment: dict[str, str]) -> None:
         else:
             os.dup2(output.fileno(), number)
             output.close()
+    sys.stdin = os.fdopen(0, "r", encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
     os.environ.clear()
@@ -41,7 +43,7 @@ def _settle(out: Output, err: Output, environment: dict[str, str]) -> None:
 
 def _execute(program: str, arguments: list[str], out: Path, environment: dict[str, str]) -> None:
     """In the new process: a Python program."""
-    _settle(out, out, environment)
+    _settle(Path(os.devnull), out, out, environment)
     sys.argv = ["program", *arguments]
     exec(compile(program, "program", "exec"), {"__name__": "__main__"})
 
@@ -66,6 +68,7 @@ def run_programs(program: str, arguments: list[str], logs: list[Path], environme
 
 def _run(
     arguments: list[str],
+    stdin: Output,
     out: Output,
     err: Output,
     environment: dict[str, str],
@@ -73,7 +76,7 @@ def _run(
     before: Callable[[], None] | None,
 ) -> None:
     """In the new process: an nmtkit command."""
-    _settle(out, err, environment)
+    _settle(stdin, out, err, environment)
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
     if before is not None:
@@ -116,17 +119,19 @@ class Forked:
     def __init__(
         self,
         *arguments: object,
+        stdin: Output = Path(os.devnull),
         out: Output = Path(os.devnull),
         err: Output = Path(os.devnull),
         file_limit: int | None = None,
         before: Callable[[], None] | None = None,
     ) -> None:
         """Args:
+        stdin: file that is read, or end of a pipe.
         out, err: file to which stdout or stderr is added, or end of a pipe.
         file_limit: largest file that the process may write, in bytes.
         before: called in the process before the command.
         """
-        values = ([*map(str, arguments)], out, err, dict(os.environ), file_limit, before)
+        values = ([*map(str, arguments)], stdin, out, err, dict(os.environ), file_limit, before)
         self._process = CONTEXT.Process(target=_run, args=values)
         self._process.start()
         assert self._process.pid is not None
@@ -155,6 +160,19 @@ class Forked:
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
+
+
+@contextmanager
+def piped(*arguments: object) -> Iterator[tuple[Forked, BinaryIO, BinaryIO, BinaryIO]]:
+    """A started nmtkit command, and the other ends of its stdin, stdout and stderr."""
+    (stdin, to_stdin), (of_out, out), (of_err, err) = (CONTEXT.Pipe(duplex=False) for _ in range(3))
+    with Forked(*arguments, stdin=stdin, out=out, err=err) as process, ExitStack() as stack:
+        files: list[Any] = []
+        for ours, mode, theirs in ((to_stdin, "wb", stdin), (of_out, "rb", out), (of_err, "rb", err)):
+            files.append(stack.enter_context(os.fdopen(os.dup(ours.fileno()), mode, buffering=0)))
+            ours.close()
+            theirs.close()
+        yield process, *files
 
 
 def run_forked(*arguments: object, file_limit: int | None = None) -> "subprocess.CompletedProcess[str]":

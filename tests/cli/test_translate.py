@@ -37,7 +37,7 @@ from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
 from tests.conftest import Streamed, run_command, run_with_streams, train_run
 from tests.export.tiny_models import WORDS, sentences
-from tests.forked import Forked, run_forked, set_window_lines
+from tests.forked import Forked, piped, run_forked, set_window_lines
 
 
 @pytest.fixture(scope="module")
@@ -934,18 +934,19 @@ def at_a_terminal(arguments: list[str]) -> Iterator[Terminal]:
 
 
 class TestConversation:
-    def test_a_line_from_a_pipe_is_answered_before_the_next_one_comes(self, model: Path, expected: list[str]) -> None:
+    def test_a_line_from_a_pipe_is_answered_before_the_next_one_comes_and_a_signal_ends_the_wait_for_it(
+        self, model: Path, expected: list[str]
+    ) -> None:
         command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
             for line, translation in zip(sentences(40, seed=2)[:3], expected, strict=False):
                 process.stdin.write(f"{line}\n".encode())
                 process.stdin.flush()
                 assert process.stdout.readline().decode() == f"{translation}\n"
-            process.stdin.close()
-            assert process.stdout.read() == b""
-        assert process.returncode == 0
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 130  # with stdin still open, for which Python has a lock when it ends
+            assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
 
     def test_on_a_terminal_there_is_a_prompt(self, model: Path, expected: list[str]) -> None:
         with at_a_terminal(["translate", str(model), "--threads", "1"]) as terminal:
@@ -988,43 +989,27 @@ class TestSignals:
     ) -> None:
         output = tmp_path / "out.txt"
         output.write_text("old\n")
-        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1", "--output", str(output)]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            assert process.stdin is not None
-            process.stdin.write(b"\n" * 40_000)  # and it waits for more
-            process.stdin.flush()
+        options = ("--threads", 1, "--output", output)
+        with piped("translate", model, *options) as (process, stdin, stdout, stderr):
+            stdin.write(b"\n" * 40_000)  # and it waits for more
             deadline = time.monotonic() + 300
             while not any(path.stat().st_size for path in tmp_path.glob(f".*{TEMPORARY_MARK}*")):
                 assert time.monotonic() < deadline
                 assert process.poll() is None
                 time.sleep(0.02)
             process.send_signal(number)
-            assert process.wait(timeout=60) == code  # with stdin still open
-            assert process.communicate() == (b"", b"")
+            assert process.wait(60) == code  # with stdin still open
+            assert (stdout.read(), stderr.read()) == (b"", b"")
         assert output.read_text() == "old\n"
         assert list(tmp_path.iterdir()) == [output]
 
-    def test_one_that_waits_for_a_pipe_ends_at_once(self, model: Path, expected: list[str]) -> None:
+    def test_one_whose_reader_has_gone_ends_at_once(self, model: Path, expected: list[str]) -> None:
         command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
             process.stdin.write(as_bytes(sentences(40, seed=2)[:1]))
             process.stdin.flush()
             assert process.stdout.readline() == as_bytes(expected[:1])
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 130  # with stdin still open
-            assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
-
-    def test_one_whose_reader_has_gone_ends_at_once(self, model: Path, expected: list[str]) -> None:
-        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
-            for line in sentences(40, seed=2)[:1]:
-                process.stdin.write(as_bytes([line]))
-                process.stdin.flush()
-                assert process.stdout.readline() == as_bytes(expected[:1])
             process.stdout.close()
             process.stdin.write(b"the cat\n")
             process.stdin.flush()
