@@ -22,15 +22,15 @@ def test_processes_import_what_the_command_does_and_no_file_of_the_working_folde
     assert (done.stdout.split("\n")[-2], done.stderr) == ("0", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_a_process_that_ends_in_order_after_a_signal_is_no_failure(number: int) -> None:
-    assert launcher._to_blame([0, 128 + number, PEER_LOST]) == (2, False)
+def test_a_process_that_ends_in_order_after_a_signal_is_no_failure() -> None:
+    codes = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+    assert [launcher._to_blame([0, code, PEER_LOST]) for code in codes] == [(2, False)] * 3
     assert launcher._to_blame([-signal.SIGABRT, PEER_LOST, 1]) == (2, False)  # NCCL aborts those that lost another
     assert launcher._to_blame([0, -signal.SIGABRT, PEER_LOST]) == (1, False)
-    ended = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({128 + number})"])
-    saving = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
-    assert launcher._wait_for_end([ended, saving]) == (0, False)
-    assert (ended.returncode, saving.returncode) == (128 + number, 0)  # it was not ended by SIGTERM
+    programs = [*(f"raise SystemExit({code})" for code in codes), "import time; time.sleep(1)"]
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+    assert launcher._wait_for_end(processes) == (0, False)
+    assert [process.returncode for process in processes] == [*codes, 0]  # the last was not ended by SIGTERM
 
 
 @pytest.mark.parametrize(
