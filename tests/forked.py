@@ -26,6 +26,7 @@ Output = Path | Connection
 
 def _settle(stdin: Output, out: Output, err: Output, environment: dict[str, str]) -> None:
     """In the new process: give it streams and an environment of its own."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the server may be one of nmtkit.data, with SIGINT blocked
     for number, output in enumerate((stdin, out, err)):
         if isinstance(output, Path):
             descriptor = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
