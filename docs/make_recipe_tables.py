@@ -1,4 +1,4 @@
-"""Write docs/recipe-keys.toml from nmtkit/config/schema.py; `--check` only compares it."""
+"""Write docs/recipe-keys.toml from nmtkit/config/schema.py and data_schema.py; `--check` only compares it."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from nmtkit.config.schema import SECTIONS
 PAGE = Path(__file__).with_name("recipe-keys.toml")
 HEAD = """\
 # Every key of a recipe, with its default. Commented-out keys have no fixed default. docs/recipes.md explains recipes.
-# Written by docs/make_recipe_tables.py from nmtkit/config/schema.py.
+# Written by docs/make_recipe_tables.py from nmtkit/config/schema.py and data_schema.py.
 """
 
 
@@ -34,8 +34,7 @@ def keys_of(name: str, section: type[BaseModel]) -> str:
     """A section with all its keys."""
     parts = [f"\n[{name}]\n{comment(section.__doc__ or '')}\n"]
     for key, field in section.model_fields.items():
-        needed = " Must be stated, unless the task sets it." if field.is_required() else ""
-        parts.append(comment(f"{field.description}{needed}"))
+        parts.append(comment(field.description or ""))
         has_none = field.is_required() or field.default is None
         parts.append(f"# {key} =\n" if has_none else f"{key} = {as_toml(field.default)}\n")
     return "\n".join(parts)

@@ -32,7 +32,8 @@ def command(
 ) -> None:
     """Compare runs: settings that differ, scores with significance tests, cost, and sentences whose score changed most.
 
-    The runs must have identical test sets. Language models and Decision Transformers get no significance tests.
+    Test sets that all runs have must be identical; others are left out. Language models and Decision Transformers get
+    no significance tests.
 
     Example: nmtkit compare runs/base runs/pre-norm --metric sacrebleu
     """

@@ -64,9 +64,10 @@ def command(
     """Predict the FLOPs, time and memory of training, or show what a finished run took.
 
     For a RECIPE, print a prediction. Its FLOPs are exact if the data have been prepared, except with
-    training.subword_sampling. For a trained RUN, print the measured cost beside the prediction and write
-    RUN/cost.json; with --devices or another option about devices, only predict its cost on these devices. For
-    translations and trees, print the paper's Table 2 as well.
+    subword_sampling, weighted corpora, max_minutes or patience; with lengths_per_update above 1, they are nearly exact.
+    For a trained RUN, print the measured cost beside the prediction and write RUN/cost.json; with --devices or another
+    option about devices, only predict its cost on these devices. For translations and trees, print the paper's Table 2
+    as well.
 
     \b
     Examples:

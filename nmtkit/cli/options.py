@@ -47,7 +47,11 @@ ScoringPrecision = Annotated[
 ]
 MaxTokens = Annotated[
     int | None,
-    Option(min=1, help="Cut source and hypothesis to N tokens each (language models: to N together).  [default: 1024]"),
+    Option(
+        min=1,
+        help="Cut source and hypothesis to N tokens each (language models: to N together; summaries: only the "
+        "hypothesis).  [default: 1024]",
+    ),
 ]
 BatchTokens = Annotated[int | None, Option(min=1, help="Source or target tokens per batch.  [default: 2048]")]
 Trials = Annotated[int | None, Option(min=1, help="Trials of --paired.  [default: 1000; randomization: 10000]")]

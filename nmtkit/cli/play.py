@@ -41,7 +41,9 @@ def command(
         ),
     ] = None,
     random: Annotated[bool, Option(help="Play episodes of random actions as well.")] = False,
-    max_steps: Annotated[int | None, Option(min=1, help="End episodes after this number of steps.")] = None,
+    max_steps: Annotated[
+        int | None, Option(min=1, help="End episodes after N steps; without it, endless ones are errors.")
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of episodes and actions.")] = 1,
     json_: Annotated[
         Path | None, Option(help="File for all figures and rewards as JSON; the first model's are at its top level.")

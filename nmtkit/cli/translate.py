@@ -97,14 +97,14 @@ def command(
         ),
     ] = None,
     batch_tokens: Annotated[
-        int | None, Option(min=1, help="Maximum source tokens per batch.  [default: 2048; GPU: 16384]")
+        int | None, Option(min=1, help="Maximum source tokens per batch.  [default: 2048; torch on a GPU: 16384]")
     ] = None,
     processes: Annotated[int, Option(min=1, help="Number of processes; needs --input and --output.")] = 1,
     engine: Annotated[
         Literal["auto", "torch", "ctranslate2"],
         Option(
             help="auto: CTranslate2 if the model has an export with the same translations (greedy search, or "
-            "--finished beside), else torch."
+            "--finished beside with --length-penalty length or none), else torch."
         ),
     ] = "auto",
     precision: Annotated[

@@ -48,13 +48,15 @@ class DataConfig(Section):
     """Corpora, languages and subwords."""
 
     source_language: str = Field(pattern=LANGUAGE_CODE)
-    """Language code of the source, such as "en", of all corpora that do not state their own."""
+    """Language code of the source, such as "en", of all corpora that do not state their own. Must be stated
+    here or by all corpora, unless the task sets it."""
     target_language: str = Field(pattern=LANGUAGE_CODE)
-    """Language code of the target, such as "de", of all corpora that do not state their own; see many-languages.md."""
+    """Language code of the target, such as "de", of all corpora that do not state their own; see many-languages.md.
+    Must be stated here or by all corpora, unless the task sets it."""
     train: tuple[CorpusEntry, ...] = Field(min_length=1)
     """Training corpora: names from the catalogue, or files as { source = "a.en.gz", target = "a.de.gz" }; see data.md.
     Or texts that a model translates, as { generate = "mono.de", model = "runs/de-en", as = "source" }; see
-    back-translation.md and distillation.md."""
+    back-translation.md and distillation.md. Must be stated, unless the task sets it."""
     sampling_temperature: float = Field(default=1.0, ge=1, le=1000)
     """Temperature T of sampling from the corpora of train: the share of a corpus in an epoch is proportional to (weight
     x pairs)^(1 / T). Above 1, small corpora are seen more often, large ones less often. Language models count tokens
@@ -483,7 +485,7 @@ class CleaningConfig(Section):
     line_separator: Literal["error", "drop", "fix", "keep"] = "keep"
     """U+2028, U+2029, U+0085, VT, FF or CR inside a line. fix: replace by a blank."""
     bom: Literal["error", "drop", "fix", "keep"] = "fix"
-    """Byte-order marks (U+FEFF). fix: remove. One at the beginning of a file is always removed."""
+    """Byte-order marks (U+FEFF), also one at the beginning of a file, which keep removes, too. fix: remove."""
     control_character: Literal["error", "drop", "fix", "keep"] = "keep"
     """Other control characters, except tabs. fix: remove."""
     one_sided_blank: Literal["error", "drop"] = "drop"
@@ -500,9 +502,10 @@ class CleaningConfig(Section):
     """The ratio of the lengths of the sides is above max_ratio. With max_ratio = 0, ratios above 9 (in characters) are
     only counted, not dropped."""
     source_equals_target: Literal["error", "drop", "keep"] = "keep"
-    """Both sides are the same text. A corpus with mostly such pairs is refused unless the recipe states this key."""
+    """Both sides are the same text. If more than half of the pairs of a corpus or test set, of at least 100, are
+    such pairs, it is refused unless the recipe states this key."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"
-    """Both sides equal those of an earlier pair. drop: keep only the first."""
+    """Both sides equal those of an earlier pair. drop: keep only the first that is not left out for another reason."""
     duplicate_source: Literal["error", "drop", "keep"] = "keep"
     """The source equals that of an earlier pair. drop: keep only the first that is not left out for another reason."""
     wrong_script: Literal["error", "drop", "keep"] = "keep"

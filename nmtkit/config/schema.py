@@ -240,7 +240,7 @@ class TrainingConfig(Section):
     validate_every_minutes: float | None = Field(default=None, gt=0, le=MANY)
     """Validate every N minutes of training."""
     validate_bleu: bool = True
-    """Compute BLEU at each validation, not only nll."""
+    """Compute BLEU at each validation, not only nll. Must be false for language models, trees, labels and decisions."""
     checkpoint_every_steps: int | None = Field(default=None, ge=1, le=MANY)
     """Write a checkpoint every N updates; 1,250 if no checkpoint_every_* is given."""
     checkpoint_every_epochs: int | None = Field(default=None, ge=1, le=MANY)
@@ -401,7 +401,7 @@ class TrainingLengths(Section):
     longest_sequence: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """Tokens of the longest source with its context; None for models without `data.context`."""
 
-    max_source_tokens: int | None = Field(default=None, ge=1)
+    max_source_tokens: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """`data.max_source_tokens`, to which the sources were cut."""
 
     @model_serializer(mode="wrap")
