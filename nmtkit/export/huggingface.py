@@ -121,8 +121,9 @@ def check_language_model(loaded: LoadedModel) -> None:
     """Raise ModelError with a list of everything in a language model that OpenAIGPT does not support."""
     config = loaded.model.config
     stated = [f'{key} = "{getattr(config, key)}"' for key, value in _OF_GPT.items() if getattr(config, key) != value]
-    if config.embedding_scale:
-        stated.append("embedding_scale = true")
+    if config.activation == "silu":
+        stated.append('activation = "silu"')
+    stated += [f"{key} = true" for key in ("embedding_scale", "output_bias") if getattr(config, key)]
     if config.share_embeddings == "none":
         stated.append('share_embeddings = "none"')
     if kinds := {config.attention_kind(number) for number in range(config.decoder_layers)} - {"full"}:

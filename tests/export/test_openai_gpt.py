@@ -303,6 +303,8 @@ def test_a_model_trained_here_is_exported_and_imported_with_its_own_tokenizer(
         ({"norm": "pre"}, 'norm = "pre"'),
         ({"positions": "sinusoidal"}, 'positions = "sinusoidal"'),
         ({"embedding_scale": True}, "embedding_scale = true"),
+        ({"output_bias": True}, "output_bias = true"),
+        ({"activation": "silu"}, 'activation = "silu"'),
         ({"share_embeddings": "none"}, 'share_embeddings = "none"'),
         ({"self_attention": ["full", "local"]}, "self_attention = local"),
         ({"attention_window": 4}, "self_attention = window"),
