@@ -18,7 +18,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar, cast
 
 from nmtkit.console import log
-from nmtkit.distributed.interpreter import STOP_SIGNALS, available_cores, same_imports
+from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports
+from nmtkit.distributed.limits import available_cores
 from nmtkit.errors import NmtkitError
 
 Task = TypeVar("Task")
@@ -30,6 +31,8 @@ PRELOADED = ["nmtkit.data.encoding", "sentencepiece"]
 """Modules imported once, by the server from which all processes are forked."""
 _OF_TERMINALS = set(STOP_SIGNALS) - {signal.SIGTERM}
 """Signals that a terminal sends to all processes, and that are for the one that started the others."""
+_MOST_PROCESSES = 64
+"""Most processes by default, each of which takes three of often 1,024 file descriptors."""
 _RESULTS_HELD_PER_PROCESS = 4
 """Number of results per process that may wait for an earlier, slow task."""
 
@@ -45,7 +48,7 @@ def in_order(
     Args:
         make: returns the function that does a task; called once in each process, with ``arguments``.
         num_workers: number of processes; 1: this process does the work, also if the system cannot start others. By
-            default the number of available cores.
+            default the number of available cores, at most 64.
 
     Raises:
         Exception: the exception of a task, or of the iterator of tasks, after the results of all tasks before it.
@@ -61,7 +64,8 @@ def in_order(
 
     remaining = until_failure()
     first = list(islice(remaining, TASKS_WORTH_PROCESSES))
-    num_processes = (num_workers or available_cores()) if len(first) == TASKS_WORTH_PROCESSES else 1
+    num_workers = num_workers or min(_MOST_PROCESSES, available_cores())
+    num_processes = num_workers if len(first) == TASKS_WORTH_PROCESSES else 1
     with ExitStack() as stack:
         processes = None
         if num_processes > 1:

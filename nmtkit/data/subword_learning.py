@@ -1,11 +1,11 @@
 """Learning subwords from a sample of the training text that fits into memory."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.console import counted, log
 from nmtkit.data.training_text import TrainingText
+from nmtkit.distributed.limits import available_bytes
 from nmtkit.errors import DataError
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import Normalization
@@ -13,8 +13,6 @@ from nmtkit.text.tokenizer import Tokenizer
 
 BYTES_OF_MEMORY = {"bpe": 12, "unigram": 23, "characters": 12, "wordpiece": 8, "none": 3}
 """Bytes of memory per byte of the sample, measured on 3 MB of text; larger texts take less, except for unigram."""
-_CONTAINER = Path("/sys/fs/cgroup")
-"""Folder of a container's limits (cgroup v2)."""
 
 
 def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dict[str, int]]:
@@ -61,19 +59,3 @@ def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dic
         "text_bytes": text_bytes,
         "memory_bytes_estimated": memory_bytes,
     }
-
-
-def available_bytes() -> int | None:
-    """Return the memory still available to this process in the system and its container; None if not known."""
-    limits = []
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
-        limits.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    limit, used, kinds = (_CONTAINER / name for name in ("memory.max", "memory.current", "memory.stat"))
-    if limit.is_file() and used.is_file() and limit.read_text(encoding="ascii").strip() != "max":
-        lines = dict(line.split() for line in kinds.read_text(encoding="ascii").splitlines()) if kinds.is_file() else {}
-        # Cached files count as used until the memory is needed, and a large corpus fills the cache.
-        cached = int(lines.get("inactive_file", 0)) + int(lines.get("active_file", 0))
-        limits.append(int(limit.read_text(encoding="ascii")) - int(used.read_text(encoding="ascii")) + cached)
-    return max(0, min(limits)) if limits else None

@@ -20,7 +20,8 @@ from nmtkit.console import log
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.decoding.request import Batching, Segment, Translation, TranslationRequest
-from nmtkit.distributed.interpreter import available_cores, collect_as_usual
+from nmtkit.distributed.interpreter import collect_as_usual
+from nmtkit.distributed.limits import available_cores
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import positive, read_json

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 
 from nmtkit.console import log
-from nmtkit.distributed.interpreter import available_cores
+from nmtkit.distributed.limits import available_cores
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h."""

@@ -1,28 +1,15 @@
-"""The Python process of a command: the signals that stop it, its cores, garbage collection, and the import path of its
-child processes.
-"""
+"""The Python process of a command: signals that stop it, garbage collection, the import path of its child processes."""
 
 import gc
 import os
 import signal
 import sys
-from pathlib import Path
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that stop a command: Ctrl-C, a request of the system, a closed terminal (SIGHUP, not on Windows)."""
 
-_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-"""Limit of a container: the microseconds of CPU time per period, and the microseconds of a period."""
 _THRESHOLDS = gc.get_threshold()
 _RARELY = (500_000, *_THRESHOLDS[1:])
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use, by its affinity and its container's limit."""
-    # os.cpu_count() also counts cores that `taskset` or a batch system withholds. macOS has no CPU affinity.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share, period = _CPU_MAX.read_text(encoding="ascii").split() if _CPU_MAX.is_file() else ("max", "")
-    return cores if share == "max" else min(cores, max(1, int(share) // int(period)))
 
 
 def collect_rarely() -> None:

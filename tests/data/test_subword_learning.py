@@ -74,22 +74,6 @@ def test_a_sample_that_memory_is_too_small_for_is_refused_before_learning(
     prepared(PAIRS, f"data.subword_sample_pairs={advice}", "data.vocab_size=50")
 
 
-def test_the_memory_of_this_machine_is_known() -> None:
-    available = subword_learning.available_bytes()
-    assert available is None or 10**7 < available < 10**14
-
-
-def test_what_a_container_has_cached_of_files_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subword_learning, "_CONTAINER", tmp_path)
-    for name, content in (("memory.max", "1000"), ("memory.current", "990"), ("memory.stat", "anon 90")):
-        (tmp_path / name).write_text(f"{content}\n")
-    assert subword_learning.available_bytes() == 10
-    (tmp_path / "memory.stat").write_text("anon 90\ninactive_file 500\nactive_file 300\n")
-    assert subword_learning.available_bytes() == 810
-    (tmp_path / "memory.max").write_text("max\n")
-    assert subword_learning.available_bytes() != 810
-
-
 @pytest.mark.parametrize(("subwords", "size"), [("bpe", 60), ("unigram", 40), ("wordpiece", 60)])
 def test_every_line_of_a_plain_recipe_comes_back(prepared: Callable[..., Path], subwords: str, size: int) -> None:
     settings = (f"data.subwords={subwords}", f"data.vocab_size={size}", 'data.normalize=["blanks", "nfkc"]')
