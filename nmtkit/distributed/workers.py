@@ -318,6 +318,8 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
             os.environ.setdefault("NCCL_P2P_DISABLE", "1")
             os.environ.setdefault("NCCL_IB_DISABLE", "1")
         group: dict[str, Any] = {"store": PrefixStore(f"{name}/group", store), "timeout": _STARTING_TIMEOUT}
+        if device.type == "cpu":  # Accelerate prefers MPI, which ignores the store: without mpirun, each is alone
+            group["backend"] = "gloo"
         state = PartialState(cpu=device.type == "cpu", rank=rank, world_size=num_processes, **group)
         # For the heartbeat: a connection serves one call at a time, and the main thread may wait in one.
         own_store, _, _ = next(rendezvous("env://", timeout=STORE_TIMEOUT))
