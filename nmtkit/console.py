@@ -3,6 +3,7 @@
 The library logs to the logger "nmtkit" and never prints; the command line calls `set_up` once. Only rank 0 writes.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from nmtkit.errors import NmtkitError
 
@@ -140,7 +141,7 @@ def live(display: "RenderableType") -> Iterator[None]:
     from rich.live import Live
 
     # Without redirect_stdout=False, rich would send what is printed to stdout, the results, to stderr.
-    console = Console(stderr=True)
+    console = Console(file=cast(IO[str], _LastingStderr()))
     shown = Live(
         display, console=console, transient=True, refresh_per_second=_REFRESHES_PER_SECOND, redirect_stdout=False,
         vertical_overflow="crop",
@@ -195,7 +196,7 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
         rich.TimeRemainingColumn(),
         rich.TextColumn("{task.fields[note]}", markup=False),
     )
-    console = Console(stderr=True)
+    console = Console(file=cast(IO[str], _LastingStderr()))
     with rich.Progress(
         *columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120
     ) as bar:
@@ -216,6 +217,22 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # soft_wrap: the formatter has wrapped the message between words; rich would break long paths, too.
         self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+
+
+class _LastingStderr:
+    """stderr for rich, without errors when the terminal is gone, as after a logout, so that a training goes on."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
 
 
 def _plain_lines(description: str, total: float | int | None, start: float | int) -> Advance:
@@ -266,7 +283,7 @@ def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
         rich.TextColumn("left:"),
         rich.TimeRemainingColumn(),
     )
-    console = Console(stderr=True)
+    console = Console(file=cast(IO[str], _LastingStderr()))
     with rich.Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -379,6 +396,8 @@ def print_heat_map(
     from rich.text import Text
 
     console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, color_system=None)
+    # Captured, as rich ends the process with exit code 1 if the reader of a pipe has ended.
+    console.begin_capture()
     width = max((cell_len(heading) for heading, _, _ in rows), default=0)
     console.print(Text(visible(title), style="bold"))
     console.print(Text(" " * width + "".join(f"{column:>4}" for column in columns)))
@@ -392,3 +411,4 @@ def print_heat_map(
         console.print(line)
     for note in notes:
         console.print(Text(visible(note)))
+    print(console.end_capture(), end="")

@@ -1,3 +1,4 @@
+import errno
 import io
 import logging
 import sys
@@ -154,6 +155,21 @@ def test_however_a_live_display_ends_the_cursor_is_back_and_the_display_gone(
     assert log.handlers == handlers
     log.info("later")
     assert terminal.getvalue().endswith("later\n")
+
+
+def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = new_terminal(monkeypatch)
+    console.set_up()
+
+    def gone(text: str = "") -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with console.live("figures"), console.progress("reading", 10) as advance:
+        monkeypatch.setattr(terminal, "write", gone)
+        monkeypatch.setattr(terminal, "flush", gone)
+        log.info("a message")
+        advance(5)
+    assert "a message" not in terminal.getvalue()
 
 
 def test_messages_stand_above_a_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
