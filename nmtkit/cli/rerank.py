@@ -100,7 +100,8 @@ def command(
                 'data.context_sides = "both" reads; take a model with context_sides = "source"'
             )
         context = max(context, decoder.tokenizer.context)
-        features.append(Feature(score, weight, length_penalty(decoding.length_penalty, decoding.alpha)))
+        penalty = length_penalty(decoding.length_penalty, decoding.alpha)
+        features.append(Feature(score, weight, penalty, len(decoder.tokenizer.target_start)))
     with result_lines(output) as write, console.progress("reranking", None) as advance:
         done = 0
         cut: list[int] = []

@@ -65,11 +65,13 @@ class Feature:
     Attributes:
         score: function that returns one score per pair of source and hypothesis, given the pairs before each
             (`ForcedDecoder.score`).
+        num_begin: number of tokens with which every target begins, such as a language; the penalty counts them, too.
     """
 
     score: Callable[[list[tuple[str, str]], list[list[tuple[str, str]]]], list[ForcedScore]]
     weight: float
     penalty: LengthPenalty
+    num_begin: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def rerank(
         for candidate in entry.candidates:
             forced = next(by_hypothesis)
             scores = [
-                score.log_prob / feature.penalty(len(score.ids))
+                score.log_prob / feature.penalty(len(score.ids) + feature.num_begin)
                 for feature, score in zip(features, forced, strict=True)
             ]
             original = original_weight * candidate.score if original_weight and candidate.score is not None else 0.0

@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,9 @@ def test_the_length_penalty_divides_by_the_number_of_tokens() -> None:
     rankings = rerank(read(JSON), [feature(TABLE, alpha=1.0)])
     assert [texts(ranking) for ranking in rankings] == [["a b", "c"], [], ["d", "e"]]
     assert [ranked.score for ranked in rankings[0]] == pytest.approx([-2.0, -3.0])
+    # As in the search, a language token at the beginning of every target counts.
+    tagged = rerank(read(JSON), [replace(feature(TABLE, alpha=1.0), num_begin=1)])
+    assert [ranked.score for ranked in tagged[0]] == pytest.approx([-1.5, -1.5])
 
 
 def test_weighted_scores_of_models_and_the_list_are_added() -> None:
