@@ -60,6 +60,8 @@ class DecoderOnly(Transformer):
         """Compute whole sequences; ``lengths``: tokens of each source without end symbol, on the device."""
         batch, target = target_in.shape
         width = source.size(1) - 1 + target
+        if self.positions is not None:  # what is cut is padding of every row
+            width = min(width, self.config.max_positions)
         position = torch.arange(width, device=source.device)
         offset = position - lengths[:, None]  # position in the target, where it is not negative [batch, joined]
         # `gather` needs valid indices, hence the clamps. `where` takes only indices within a source, and what is past
@@ -72,7 +74,7 @@ class DecoderOnly(Transformer):
         for layer in self.decoder:
             x = layer(x, None, True, prefix)
         states = self.decoder_norm(x)
-        of_target = lengths[:, None] + torch.arange(target, device=source.device)  # [batch, target]
+        of_target = (lengths[:, None] + torch.arange(target, device=source.device)).clamp(max=width - 1)
         return Joined(states.gather(1, of_target[:, :, None].expand(-1, -1, x.size(2))), states, ids)
 
     def label_output(

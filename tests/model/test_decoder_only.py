@@ -85,6 +85,19 @@ def test_source_separator_and_target_are_one_sequence() -> None:
         torch.testing.assert_close(joined.target_states[index, : len(row) - target], x[0, target:])
 
 
+@pytest.mark.parametrize("source_attention", ["causal", "full"])
+def test_pairs_that_fit_alone_fit_together(source_attention: str) -> None:
+    """The longest source and the longest target of a batch, of different pairs, may exceed the learned positions."""
+    model = model_of(positions="learned", max_positions=20, source_attention=source_attention)
+    pairs = [(random_ids(15, 1), random_ids(5, 2)), (random_ids(2, 3), random_ids(17, 4))]
+    batch = batch_of([source for source, _ in pairs], [target for _, target in pairs])
+    together = model.joined(batch.target_in, *model.encode(batch.source, batch.source_lengths))
+    for index, (source, target) in enumerate(pairs):
+        alone = batch_of([source], [target])
+        expected = model.joined(alone.target_in, *model.encode(alone.source, alone.source_lengths)).target_states[0]
+        torch.testing.assert_close(together.target_states[index, : len(expected)], expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_output_before_a_token_depends_on_it(kind: str) -> None:
     model = model_of(**KINDS[kind])
