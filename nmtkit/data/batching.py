@@ -68,10 +68,12 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | No
     first = 0
     for number, part in enumerate(parts):
         # Counted from epoch 0, so that fractions of pairs add up over epochs without being rounded in each.
-        begin, end = (int(passed * part.weight * part.pairs) for passed in (epoch, epoch + 1))
+        cycle = part.cycle or part.pairs
+        begin, end = (int(passed * part.weight * cycle) for passed in (epoch, epoch + 1))
         if part.pairs:
-            row = np.random.default_rng([seed, _CORPUS_STREAM, number]).permutation(part.pairs)
-            chosen.append(first + row[np.arange(begin, end) % part.pairs])
+            row = np.random.default_rng([seed, _CORPUS_STREAM, number]).permutation(cycle)
+            taken = row[np.arange(begin, end) % cycle]
+            chosen.append(first + taken[taken < part.pairs])
         first += part.pairs
     return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 

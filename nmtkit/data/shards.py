@@ -12,7 +12,7 @@ Their checksums are in the manifest of RUN/data.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ class Part:
 
     pairs: int  # number of pairs
     weight: float  # number of times that an epoch sees each of them
+    cycle: int = 0  # the largest number of pairs in any epoch, where epochs differ; 0: they have the same pairs
 
 
 def id_type(vocab_size: int) -> np.dtype[Any]:
@@ -158,7 +159,7 @@ class ShardWriter:
                 "pairs": self.num_pairs,
                 "types": {side: self._types[index].str for index, side in enumerate(SIDES)},
                 "tokens": dict(zip(SIDES, self._ends, strict=True)),
-                "corpora": [asdict(part) for part in parts],
+                "corpora": [{"pairs": part.pairs, "weight": part.weight} for part in parts],
             }
             write_json(self._folder / "shards.json", description)
 

@@ -59,7 +59,8 @@ class WindowData(PairData):
                 last = first + length
             starts.append(first)
             stops.append(last + 1)
-            self.parts.append(Part(len(first), part.weight))
+            # An offset may leave one sequence fewer than the text has from its first token.
+            self.parts.append(Part(len(first), part.weight, max(0, end - begin - 1) // length))
             begin = end
         self._starts, self._stops = np.concatenate(starts), np.concatenate(stops)
         self.target_lengths = self._stops - self._starts - 1

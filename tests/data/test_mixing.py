@@ -68,6 +68,11 @@ class TestWeights:
         assert 10 < len(halves[0] & set(range(50))) < 40
         assert halves[0] != set(uses(parts, range(1), seed=2))
 
+    def test_halves_alternate_though_epochs_of_a_text_differ_by_a_sequence(self) -> None:
+        halves = [set(uses([Part(pairs, 0.5, 100)], range(epoch, epoch + 1))) for epoch, pairs in ((0, 100), (1, 99))]
+        assert not halves[0] & halves[1]
+        assert halves[0] | halves[1] | {99} == set(range(100))
+
     def test_without_weights_plans_are_what_they_always_were(self) -> None:
         assert pairs_of_epoch([Part(5, 1.0), Part(7, 1.0)], 1, 3) is None
         lengths = np.random.default_rng(1).integers(1, 40, (2, 200))

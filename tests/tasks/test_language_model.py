@@ -156,6 +156,8 @@ def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Pa
         assert WindowEpochs(texts, 5, seed=3).of_epoch(epoch).ids(1, 0).tolist() == rows[0]
         lines = {1: first[:10], 2: first[10:11], 3: first[11:]}
         assert all(row[0] in lines[int(line)] for row, line in zip(of_first, data.lines, strict=False))
+        assert [part.cycle for part in data.parts] == [6, 1]
+        assert all(part.cycle - 1 <= part.pairs <= part.cycle for part in data.parts)
     assert len(offsets) > 2 and offsets <= set(range(5))
 
 
