@@ -1,5 +1,6 @@
 """The scores of a run say what its text was made to before the model saw it."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from nmtkit.decoding.running_text import TextScore
 from nmtkit.evaluation.metrics import Score, mean_scores
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
+from nmtkit.training.validation import Validation
 
 LINES = ["Das ist ein Haus.", "Ein Mann, der steht, lacht."]
 
@@ -64,6 +66,13 @@ def test_so_does_that_of_a_language_model(
         monkeypatch.setattr(pipeline, name, lambda *arguments, value=value: value)
     scores = pipeline.score_run(tmp_path, device="cpu")["mine"]
     assert all(score.signature.endswith(end) for score in scores.values())
+
+
+def test_a_perplexity_of_a_model_that_has_diverged_is_a_number() -> None:
+    score = TextScore(4000.0, 5, 1, 5, 0)
+    assert math.isfinite(score.perplexity) and math.isfinite(score.word_perplexity)
+    assert Validation(800.0, None, []).perplexity < Validation(math.inf, None, []).perplexity == math.inf
+    assert math.isnan(Validation(math.nan, None, []).perplexity)
 
 
 def test_run_prints_the_signature_of_each_test_set(capsys: pytest.CaptureFixture[str]) -> None:

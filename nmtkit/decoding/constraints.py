@@ -283,6 +283,8 @@ def _select_for_sentence(
     beam: int,
 ) -> list[_Continuation]:
     """Select the continuations of one sentence; ``room`` is the number of tokens that fit after the new one."""
+    if scores.isnan().any():  # as the only continuation, so that the search reports it
+        return [(math.nan, *divmod(int(scores.isnan().int().argmax()), scores.size(1)))]
     # As in Post and Vilar: what continues or begins phrases, the best of each hypothesis, and the best of all.
     candidates = {(slot, token) for slot, state in enumerate(slots) for token in state.following}
     candidates |= set(enumerate(scores.argmax(1).tolist()))
@@ -293,7 +295,7 @@ def _select_for_sentence(
     in_order = sorted(candidates)
     places = torch.tensor(in_order, device=scores.device).unbind(1)
     for (slot, token), value in zip(in_order, scores[places].tolist(), strict=True):
-        if value != -math.inf:  # NaN stays, so that the search reports it
+        if value != -math.inf:
             after = progress_of((*generated[slot], token))
             banks.setdefault(after.held + after.begun, []).append((value, slot, token))
     banks = {held: bank for held, bank in banks.items() if reachable - held <= room} or banks

@@ -30,8 +30,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raise ValueError for numbers out of range."""
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is a positive number, not {self.temperature}")
+        if not 1e-6 <= self.temperature < math.inf:  # scores divided by less could be infinite
+            raise ValueError(f"temperature is a number of at least 1e-6, not {self.temperature}")
         if self.top_k < 0 or self.seed < 0:
             raise ValueError(f"top_k and seed are at least 0, not {self.top_k} and {self.seed}")
         if not 0 <= self.top_p <= 1:

@@ -54,12 +54,12 @@ class TextScore:
     @property
     def perplexity(self) -> float:
         """Perplexity per token."""
-        return math.exp(self.nll / self.tokens)
+        # exp(710) is infinite, here and below.
+        return math.exp(min(700.0, self.nll / self.tokens))
 
     @property
     def word_perplexity(self) -> float:
         """Perplexity per word, which is comparable between models with different vocabularies."""
-        # exp(710) is infinite, and a text may have few words.
         return math.exp(min(700.0, self.nll / max(1, self.words)))
 
     @property

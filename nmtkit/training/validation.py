@@ -65,7 +65,7 @@ class Validation:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.nll, 700.0))  # exp overflows above 709
+        return math.exp(min(self.nll, 700.0)) if math.isfinite(self.nll) else self.nll  # exp overflows above 709
 
     def cost(self, metric: str) -> float:
         """Return the number by which validations are compared: the smaller is the better."""

@@ -427,6 +427,17 @@ def test_a_model_that_gives_no_numbers_any_more_is_told_though_a_hypothesis_has_
         find(breaks, [9], 3, options)
 
 
+def test_one_hypothesis_without_numbers_is_told_with_required_phrases() -> None:
+    table = history_table(1)
+
+    def breaks(sentence: int, history: Ids) -> torch.Tensor:
+        row = table(sentence, history)
+        return torch.full_like(row, math.nan) if tuple(history[:1]) == (7,) else row
+
+    with pytest.raises(ModelError, match="probabilities are not finite"):
+        find(breaks, [9], 2, SearchOptions(n_best=2, select=required_phrases([[((7,),), ((8,),)]], [9])))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_of_phrases_that_exclude_each_other_one_is_held(seed: int) -> None:
     table, phrases = history_table(seed), [(4, 5), (6, 5)]

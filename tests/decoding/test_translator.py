@@ -649,7 +649,15 @@ def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "numbers", [{"temperature": 0.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.5}, {"seed": -1}]
+    "numbers",
+    [
+        {"temperature": 0.0},
+        {"temperature": 1e-7},
+        {"temperature": math.nan},
+        {"top_k": -1},
+        {"top_p": 1.5},
+        {"seed": -1},
+    ],
 )
 def test_samples_that_cannot_be_drawn_are_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(numbers))} "):
