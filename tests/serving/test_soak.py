@@ -73,9 +73,12 @@ class Soak:
 @pytest.mark.parametrize(
     ("seconds", "growth_bytes"), [(8, 60e6), pytest.param(3600, 15e6, marks=pytest.mark.slow)], ids=["short", "an hour"]
 )
-def test_memory_stays_constant_and_every_answer_right(model: Path, seconds: float, growth_bytes: float) -> None:
+def test_memory_stays_constant_and_every_answer_right(
+    model: Path, tmp_path: Path, seconds: float, growth_bytes: float
+) -> None:
     translator = Translator.load(model)
-    with process(model, "--threads", "1", "--max-seconds", "120", "--max-body", "95000") as (server, _):
+    options = ("--max-seconds", 120, "--max-body", 95000)
+    with process(tmp_path, model, *options, is_forked=False) as (server, _):
         soak = Soak(server, translator)
         threads = [threading.Thread(target=soak.use, args=(seed,)) for seed in range(CLIENTS)]
         for thread in threads:
