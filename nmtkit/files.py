@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from nmtkit.compression import compressed
+from nmtkit.console import log
 from nmtkit.errors import DataError, NmtkitError
 
 TEMPORARY_MARK = ".nmtkit-tmp-"
@@ -44,10 +45,14 @@ def sync_and_forget(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make the content of a file, or the renames inside a folder, durable."""
+    """Make the content of a file, or the renames inside a folder, durable, as far as the file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Network file systems and those shared with a virtual machine may refuse it for folders.
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)):
+            raise
     finally:
         os.close(descriptor)
 
@@ -123,8 +128,15 @@ def _abandon(folder: Path, path: Path) -> None:
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
     # Renamed first: if this process is killed meanwhile, no incomplete folder has the old name.
-    folder.rename(abandoned)
-    _remove_all(abandoned)
+    try:
+        folder.rename(abandoned)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # A folder of the image of a container cannot be renamed (overlayfs).
+        shutil.rmtree(folder)
+    else:
+        _remove_all(abandoned)
 
 
 def expanded(path: str) -> Path:
@@ -155,7 +167,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     A stream, such as /dev/stdout or a pipe, is written directly; of a link, the target is replaced.
 
     Raises:
-        DataError: ``path`` is a folder.
+        DataError: ``path`` is a folder or a mount point.
     """
     if is_stream(path):
         # A duplicate of the descriptor, as the end of the block must not close stdout itself.
@@ -166,6 +178,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")
+    _check_mount(path)
     temporary = _cleared_temporary(path)
     try:
         with _naming(path):
@@ -248,9 +261,10 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
     An existing folder is replaced only once the new one is complete.
 
     Raises:
-        DataError: the path is not valid UTF-8.
+        DataError: the path is not valid UTF-8, or is a mount point.
     """
     path = path.resolve()
+    _check_mount(path)
     try:
         str(path).encode()  # safetensors and CTranslate2 open no other paths
     except UnicodeEncodeError:
@@ -275,6 +289,22 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
             raise
 
 
+def _check_mount(path: Path) -> None:
+    if os.path.ismount(path):
+        raise DataError(f"{path}: is a mount point, which cannot be replaced; name something inside of it")
+
+
+@contextmanager
+def optional_write(path: Path) -> Iterator[None]:
+    """Warn, instead of raising an error, if a file may not be written, such as one in somebody else's folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        log.warning("%s is not written: %s", path, error.strerror)
+
+
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
     """Make a temporary folder beside ``path`` that is removed when the block ends."""
@@ -296,9 +326,16 @@ def _replace_folder(path: Path, new: Path) -> None:
     if not exchange(path, new):
         old = _temporary(path, _REPLACED)
         shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-        new.rename(path)
-        _abandon(old, path)
+        try:
+            path.rename(old)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.rmtree(path)  # as in _abandon
+            new.rename(path)
+        else:
+            new.rename(path)
+            _abandon(old, path)
 
 
 def exchange(first: Path, second: Path) -> bool:
@@ -310,7 +347,8 @@ def exchange(first: Path, second: Path) -> bool:
         return True
     number = ctypes.get_errno()
     # ENOSYS: the kernel is too old. EINVAL: the file system does not know the flag (renameat2(2)).
-    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+    # EXDEV: see _abandon.
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV):
         return False
     raise OSError(number, os.strerror(number), str(first))
 

@@ -43,7 +43,7 @@ def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[st
     """Return the content and the text of a TOML file; raise ``error`` if it is missing or not TOML."""
     content = content_of(path)
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")  # editors on Windows may begin a file with a byte-order mark
         return tomllib.loads(text), text
     except UnicodeDecodeError:
         raise error(f"{path}: not UTF-8 text") from None

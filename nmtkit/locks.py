@@ -44,7 +44,7 @@ def _lock(path: Path, target: Path, option: str) -> int:
     """Return the descriptor of the locked file ``path``."""
     while True:
         # Without O_TRUNC, as the file may hold the name of another process that has the lock.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -51,7 +51,7 @@ from nmtkit.evaluation.metrics import (
 )
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.export.export import export as export_model
-from nmtkit.files import remove_pipe, sha256_of
+from nmtkit.files import optional_write, remove_pipe, sha256_of
 from nmtkit.json_toml import write_json
 from nmtkit.lines import read_lines
 from nmtkit.model_folder import load_model
@@ -269,8 +269,7 @@ def score_run(
             scores[name]["comet"], _ = comet.score(*plain)
     if len(set(recipe.data.tests.values())) > 1:
         scores[AVERAGE] = mean_scores(list(scores.values()))
-    write_json(run.scores, {name: scores_as_json(entry) for name, entry in scores.items()})
-    write_json(run.cost, training_cost(run_dir))
+    _store(run, scores)
     return scores
 
 
@@ -290,8 +289,7 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
         }
         details = f"{found.words} words, {found.characters} characters, {found.unknown} unknown tokens"
         scores[name] = {metric: Score(value, signature, details) for metric, value in values.items()}
-    write_json(run.scores, {name: scores_as_json(entry) for name, entry in scores.items()})
-    write_json(run.cost, training_cost(run.folder))
+    _store(run, scores)
     return scores
 
 
@@ -306,15 +304,23 @@ def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str
     request, loaded = PlayRequest(episodes=EPISODES), load_model(find_model(run_dir), choose_device(device))
     played = play(loaded, request)
     found = outcome_of(played)
-    write_json(run.play, {**found, "best_return_probabilities": best_return_probabilities(played)})
+    with optional_write(run.play):
+        write_json(run.play, {**found, "best_return_probabilities": best_return_probabilities(played)})
     signature = f"{signature_of(loaded, request)}|version:nmtkit-{version('nmtkit')}"
     scores = {"success-rate": _share(found, "success_rate", signature)}
     if "shortest_rate" in found:
         scores["shortest-rate"] = _share(found, "shortest_rate", signature)
     scores["mean-return"] = Score(found["mean_return"], signature)
-    write_json(run.scores, {"episodes": scores_as_json(scores)})
-    write_json(run.cost, training_cost(run_dir))
+    _store(run, {"episodes": scores})
     return {"episodes": scores}
+
+
+def _store(run: Run, scores: dict[str, dict[str, Score]]) -> None:
+    """Write RUN/scores.json and RUN/cost.json, unless this user may only read the run."""
+    with optional_write(run.scores):
+        write_json(run.scores, {name: scores_as_json(entry) for name, entry in scores.items()})
+    with optional_write(run.cost):
+        write_json(run.cost, training_cost(run.folder))
 
 
 def _share(found: dict[str, Any], key: str, signature: str) -> Score:

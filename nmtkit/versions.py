@@ -12,7 +12,10 @@ def nmtkit_version(root: Path = Path(__file__).parent.parent) -> str:
     """Return nmtkit's version, such as ``0.1.0``, or ``0.1.0+g1a2b3c4.dirty`` in a git checkout with changed files."""
     import subprocess
 
-    number, project = importlib.metadata.version("nmtkit"), root / "pyproject.toml"
+    try:
+        number, project = importlib.metadata.version("nmtkit"), root / "pyproject.toml"
+    except importlib.metadata.PackageNotFoundError:  # used through PYTHONPATH
+        return "unknown"
     # A package that is installed inside another repository must not report the version of that repository.
     if not (root / ".git").exists() or not project.is_file() or b'\nname = "nmtkit"\n' not in project.read_bytes():
         return number

@@ -351,6 +351,14 @@ class TestBases:
         monkeypatch.chdir("/")
         assert load_recipe(str(path)).training.seed == 3
 
+    def test_files_and_base_of_a_linked_recipe_are_beside_the_link(self, folder: Folder) -> None:
+        folder.write(f"{DATA}[training]\nseed = 3\n", "parent.toml")
+        child = 'base = "parent.toml"\n[data]\ntrain = [{ source = "a.en", target = "a.de" }]\n'
+        (folder.path / "mine.toml").symlink_to(folder.write(child, "..data/mine.toml"))
+        recipe = load_recipe(str(folder.path / "mine.toml"))
+        assert recipe.training.seed == 3
+        assert str(folder.path / "a.en") in to_toml(recipe) and "..data" not in to_toml(recipe)
+
     def test_a_base_that_leads_back_to_itself_is_an_error(self, folder: Folder) -> None:
         folder.write('base = "mine.toml"\n', "other.toml")
         assert "refers back to itself" in folder.complaint('base = "other.toml"\n')

@@ -10,7 +10,10 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,7 @@ from nmtkit.files import (
     check_space,
     is_stream,
     open_plain,
+    optional_write,
     remove_folder,
     remove_leftovers,
     sha256_of,
@@ -251,6 +255,60 @@ class TestAtomicWrites:
         self.folder_with(tmp_path / "folder", "new")
         assert names_in(tmp_path) == ["folder"]
         assert (tmp_path / "folder" / "file").read_text() == "new"
+
+    def test_a_folder_that_cannot_be_renamed_is_replaced_and_removed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In the image of a container, overlayfs refuses to rename folders."""
+        path, rename = tmp_path / "model", Path.rename
+
+        def refusing(source: Path, target: Path) -> Path:
+            if source == path:
+                raise OSError(errno.EXDEV, "Invalid cross-device link", str(source))
+            return rename(source, target)
+
+        monkeypatch.setattr(Path, "rename", refusing)
+        monkeypatch.setattr(files, "exchange", lambda one, other: False)
+        path.mkdir()
+        (path / "old").touch()
+        with write_folder_atomically(path) as folder:
+            (folder / "new").touch()
+        assert [entry.name for entry in path.iterdir()] == ["new"]
+        remove_folder(path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_that_cannot_be_synced_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced, fsync = [], os.fsync
+
+        def refusing(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                synced.append(descriptor)
+                raise OSError(errno.EINVAL, "Invalid argument")
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", refusing)
+        with write_folder_atomically(tmp_path / "model") as folder:
+            (folder / "weights").write_text("1")
+        assert (tmp_path / "model" / "weights").read_text() == "1"
+        assert synced
+
+    @pytest.mark.parametrize("write", [write_folder_atomically, write_atomically])
+    def test_a_mount_point_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], AbstractContextManager[Any]]
+    ) -> None:
+        monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "out")
+        with pytest.raises(DataError, match="out: is a mount point, which cannot be replaced"), write(tmp_path / "out"):
+            pytest.fail("not refused")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_may_not_be_written_is_a_warning_and_other_errors_are_errors(
+        self, tmp_path: Path, logged: pytest.LogCaptureFixture
+    ) -> None:
+        with optional_write(tmp_path / "scores.json"):
+            raise OSError(errno.EROFS, "Read-only file system")
+        assert logged.messages == [f"{tmp_path / 'scores.json'} is not written: Read-only file system"]
+        with pytest.raises(OSError, match="No space"), optional_write(tmp_path / "scores.json"):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     def test_a_folder_that_was_being_removed_does_not_come_back(self, tmp_path: Path) -> None:
         gone = tmp_path / f".folder{TEMPORARY_MARK}{platform.node()}-999999999-gone"

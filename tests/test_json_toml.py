@@ -74,6 +74,10 @@ class TestJson:
         message = message_of(lambda: read_toml(path, RecipeError), RecipeError)
         assert message.startswith(f"{path}: {told}") and len(message) < 300
 
+    def test_a_byte_order_mark_is_no_part_of_toml(self, tmp_path: Path) -> None:
+        (tmp_path / "recipe.toml").write_text("a = 1\r\n", encoding="utf-8-sig", newline="")
+        assert read_toml(tmp_path / "recipe.toml")[0] == {"a": 1}
+
     def test_a_fifo_or_a_loop_of_links_is_no_json(self, tmp_path: Path) -> None:
         fifo, loop = tmp_path / "fifo", tmp_path / "loop"
         os.mkfifo(fifo)

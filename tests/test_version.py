@@ -79,6 +79,14 @@ def test_without_git_there_is_no_commit(checkout: Path, monkeypatch: pytest.Monk
     assert nmtkit_version(checkout) == NUMBER
 
 
+def test_a_package_that_is_not_installed_has_no_number(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert nmtkit_version(checkout) == "unknown"
+
+
 def test_the_repository_of_a_hook_is_not_taken_for_it(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost_tables import Table, cost_tables, prediction_table, table_two
 from nmtkit.evaluation.devices import PRECISIONS, known_devices
+from nmtkit.files import optional_write
 from nmtkit.json_toml import write_json
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ def command(
         from nmtkit.evaluation.metrics import read_scores
 
         figures = training_cost(run.folder)
-        write_json(run.cost, figures)
+        with optional_write(run.cost):
+            write_json(run.cost, figures)
         _print_tables(cost_tables(figures, read_scores(run.scores) if run.scores.is_file() else {}))
     else:
         recipe = run.recipe() if is_run else load_recipe(what, set_ or [])

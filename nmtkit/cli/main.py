@@ -1,6 +1,7 @@
 """The `nmtkit` command line: the commands, and errors as one line and an exit code."""
 
 import errno
+import getpass
 import importlib
 import io
 import os
@@ -179,6 +180,10 @@ def main() -> None:
         _fail("nmtkit needs the file locks of Linux or macOS; on Windows, run it in the Windows Subsystem for Linux")
     for number in stop_signals():
         signal.signal(number, _stop)
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in `docker run --user 1234`: torch looks the name up
+        os.environ["USER"] = str(os.getuid())
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be valid text
     try:

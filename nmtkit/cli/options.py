@@ -194,8 +194,11 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
             continue
         if is_written and _belongs_to_model(path.resolve()):
             raise BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
-        # Resolved, as two names can lead to the same file.
-        other = seen.setdefault(path.resolve(), name)
+        # Resolved, as two names can lead to the same file; on some file systems, capitals make no difference.
+        resolved = path.resolve()
+        similar = (each for each in seen if str(each).casefold() == str(resolved).casefold() and each.exists())
+        same = next((each for each in similar if resolved.exists() and each.samefile(resolved)), resolved)
+        other = seen.setdefault(same, name)
         if other != name and is_written:
             raise BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
 

@@ -7,7 +7,7 @@ from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.files import write_atomically
+from nmtkit.files import optional_write, write_atomically
 
 
 def command(
@@ -44,6 +44,7 @@ def command(
     with write_atomically(page) as file:
         file.write(html)
     for run, text in zip(read, cards, strict=True):
-        with write_atomically(Run(run.folder).card) as file:
+        path = Run(run.folder).card
+        with optional_write(path), write_atomically(path) as file:
             file.write(text)
     console.say(str(page))

@@ -111,7 +111,10 @@ class _StoppedError(Exception):
 
 def default_cache() -> Path:
     """Return the environment variable NMTKIT_CACHE, else ``~/.cache/nmtkit``."""
-    return expanded(os.environ.get("NMTKIT_CACHE") or "~/.cache/nmtkit")
+    folder = expanded(os.environ.get("NMTKIT_CACHE") or "~/.cache/nmtkit")
+    if folder.parts[:1] == ("~",):
+        raise DataError("this user has no home folder; name one for downloads in the environment variable NMTKIT_CACHE")
+    return folder
 
 
 def mirror_path(url: str) -> Path:
@@ -409,7 +412,7 @@ def _open_locked(path: Path) -> BinaryIO:
     """Open a file without a buffer, creating it if need be, and lock it."""
     while True:
         # Unbuffered: all that has arrived is in the file, also after a kill, and its size is the number of these bytes.
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -500,7 +503,10 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
         raise AttemptError(reason) from None
     except urllib.error.URLError as error:
         # Without a network, or with a wrong certificate, waiting does not help.
-        kind = AttemptError if isinstance(error.reason, (socket.gaierror, ssl.SSLError)) else TemporaryError
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            advice = "; behind a proxy that inspects TLS, name its certificate in the variable SSL_CERT_FILE"
+            raise AttemptError(f"{_one_line(error.reason)}{advice}") from None
+        kind = AttemptError if isinstance(error.reason, socket.gaierror) else TemporaryError
         raise kind(_one_line(error.reason)) from None
     except (OSError, http.client.HTTPException) as error:
         raise TemporaryError(_one_line(error)) from None

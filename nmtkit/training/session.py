@@ -75,6 +75,7 @@ def train(recipe: Recipe, run_dir: Path, workers: Workers, trackers: Sequence[st
         NmtkitError: it is not prepared, it began with other settings, or another process is training it.
     """
     run = Run(run_dir)
+    # Before the lock, as RUN/data may be among them, which is restored.
     leftovers = remove_leftovers(run_dir) if workers.is_main else []
     with holding_run(recipe, run, workers) as manifest:
         if workers.is_main:

@@ -1,6 +1,7 @@
 """What the operating system refuses ends a command in one line, wherever it happens."""
 
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,16 @@ def test_a_refusal_of_the_system_is_one_line(monkeypatch: pytest.MonkeyPatch, fa
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: {message}")
     assert outcome.err.count("\n") == 1
+
+
+def test_a_user_without_a_name_gets_one_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setenv("USER", "")
+    assert run_command("recipes").code == 0
+    assert os.environ["USER"] == str(os.getuid())
 
 
 def test_another_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import re
 import sys
 import tarfile
@@ -399,3 +400,11 @@ def test_options_that_do_not_belong_together_are_wrong_usage(wrong: str, told: s
     outcome = run_command("score", *wrong.split())
     assert (outcome.code, outcome.out) == (2, "")
     assert told in " ".join(outcome.err.split())
+
+
+def test_a_name_in_other_capitals_may_be_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "Text").write_text("a\n")
+    os.link(tmp_path / "Text", tmp_path / "text")  # as on a file system for which capitals make no difference
+    outcome = run_command("score", "--hypothesis", tmp_path / "Text", "--reference", "b", "--json", tmp_path / "text")
+    assert outcome.code == 2
+    assert "is also the file of --hypothesis" in " ".join(outcome.err.split())

@@ -17,6 +17,7 @@ import pytest
 
 from nmtkit.corpora import download
 from nmtkit.corpora.download import Downloader, PartialFile, RemoteFile, default_cache, mirror_path
+from nmtkit.errors import DataError
 from tests.conftest import message_of
 
 CONTENT = b"Ein Satz.\n" * 1000
@@ -162,6 +163,16 @@ def test_the_cache_is_named_by_the_environment_or_lies_in_the_home_folder(
     assert Downloader().cache == default_cache() == tmp_path / ".cache" / "nmtkit"
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "elsewhere"))
     assert Downloader().cache == tmp_path / "elsewhere"
+
+
+def test_without_a_home_folder_the_cache_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    monkeypatch.delenv("NMTKIT_CACHE", raising=False)
+    with pytest.raises(DataError, match="NMTKIT_CACHE"):
+        default_cache()
 
 
 def test_a_redirect_is_followed(server: Server, tmp_path: Path) -> None:
