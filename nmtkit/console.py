@@ -222,17 +222,21 @@ class _ConsoleHandler(logging.Handler):
 class _LastingStderr:
     """stderr for rich, without errors when the terminal is gone, as after a logout, so that a training goes on."""
 
+    def __init__(self) -> None:
+        # Within another display, rich has replaced stderr by a file that writes to that display.
+        self._file = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            sys.stderr.write(text)
+            self._file.write(text)
         return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):
-            sys.stderr.flush()
+            self._file.flush()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr, name)
+        return getattr(self._file, name)
 
 
 def _plain_lines(description: str, total: float | int | None, start: float | int) -> Advance:
