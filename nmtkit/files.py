@@ -51,7 +51,7 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     except OSError as error:
         # Network file systems and those shared with a virtual machine may refuse it for folders.
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)):
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP)):
             raise
     finally:
         os.close(descriptor)
@@ -178,7 +178,6 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")
-    _check_mount(path)
     temporary = _cleared_temporary(path)
     try:
         with _naming(path):
@@ -190,7 +189,12 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
                 # Before the rename: after a power cut, the name must not stand for an empty file.
                 os.fsync(file.fileno())
         with _naming(path):
-            temporary.replace(path)
+            try:
+                temporary.replace(path)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                raise DataError(f"{path}: is a mount point, which cannot be replaced; name another file") from None
     finally:
         temporary.unlink(missing_ok=True)
     # The rename itself is on disk only when its folder is.
@@ -264,7 +268,8 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
         DataError: the path is not valid UTF-8, or is a mount point.
     """
     path = path.resolve()
-    _check_mount(path)
+    if path.is_mount():
+        raise DataError(f"{path}: is a mount point, which cannot be replaced; name a folder inside of it")
     try:
         str(path).encode()  # safetensors and CTranslate2 open no other paths
     except UnicodeEncodeError:
@@ -287,11 +292,6 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
         except NmtkitError as error:
             error.args = (str(error).replace(str(temporary), str(path)),)
             raise
-
-
-def _check_mount(path: Path) -> None:
-    if os.path.ismount(path):
-        raise DataError(f"{path}: is a mount point, which cannot be replaced; name something inside of it")
 
 
 @contextmanager
@@ -321,7 +321,8 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 def _replace_folder(path: Path, new: Path) -> None:
     """Replace ``path`` by ``new``, in one step if the system supports it, else in two.
 
-    After a kill between the two steps, the next start restores the old folder from its temporary name.
+    After a kill between the two steps, the next start restores the old folder from its temporary name; only a folder in
+    the image of a container, which cannot be renamed, is lost.
     """
     if not exchange(path, new):
         old = _temporary(path, _REPLACED)

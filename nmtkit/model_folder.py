@@ -220,7 +220,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     if count_parameters(config, *sizes) > 2 * num_weights or (has_one and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (the sizes differ)")
     with holding_model():
-        model = build_model(config, *sizes)
+        model = build_model(config, *sizes).float()  # whatever torch.set_default_dtype says
     shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
     for name in sorted(shapes.keys() | expected.keys()):
         if shapes.get(name) != expected.get(name):

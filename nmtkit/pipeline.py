@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -60,6 +59,7 @@ from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.session import train
 from nmtkit.training.transfer import check_initial_model
+from nmtkit.versions import release
 
 EPISODES = 1000
 """Episodes that `run` plays."""
@@ -179,12 +179,13 @@ def _export(recipe: Recipe, run_dir: Path) -> None:
 def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> None:
     """Translate the test sets to RUN/translations, unless they were translated with this model and these settings."""
     run, model = Run(run_dir), find_model(run_dir)
+    model_sha256 = sha256_of(model / "model.safetensors")
     translator: Engine | None = None
     for name in run.test_sets():
         source, output = run.test_text(name).source, run.translation(name)
         direction = recipe.data.tests.get(name, recipe.data.directions[0])
         made_from = {
-            "model_sha256": sha256_of(model / "model.safetensors"),
+            "model_sha256": model_sha256,
             "source_sha256": sha256_of(source),
             "decoding": recipe.decoding.model_dump(mode="json"),
             **({"target_language": direction[1]} if recipe.data.target_tags else {}),
@@ -306,7 +307,7 @@ def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str
     found = outcome_of(played)
     with optional_write(run.play):
         write_json(run.play, {**found, "best_return_probabilities": best_return_probabilities(played)})
-    signature = f"{signature_of(loaded, request)}|version:nmtkit-{version('nmtkit')}"
+    signature = f"{signature_of(loaded, request)}|version:nmtkit-{release()}"
     scores = {"success-rate": _share(found, "success_rate", signature)}
     if "shortest_rate" in found:
         scores["shortest-rate"] = _share(found, "shortest_rate", signature)

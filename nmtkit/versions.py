@@ -7,15 +7,20 @@ from functools import cache
 from pathlib import Path
 
 
+def release() -> str:
+    """Return the number of this release, or "unknown" where nmtkit is not installed but used through PYTHONPATH."""
+    try:
+        return importlib.metadata.version("nmtkit")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
 @cache
 def nmtkit_version(root: Path = Path(__file__).parent.parent) -> str:
     """Return nmtkit's version, such as ``0.1.0``, or ``0.1.0+g1a2b3c4.dirty`` in a git checkout with changed files."""
     import subprocess
 
-    try:
-        number, project = importlib.metadata.version("nmtkit"), root / "pyproject.toml"
-    except importlib.metadata.PackageNotFoundError:  # used through PYTHONPATH
-        return "unknown"
+    number, project = release(), root / "pyproject.toml"
     # A package that is installed inside another repository must not report the version of that repository.
     if not (root / ".git").exists() or not project.is_file() or b'\nname = "nmtkit"\n' not in project.read_bytes():
         return number

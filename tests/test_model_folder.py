@@ -75,6 +75,17 @@ def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
             load_model(folder)
 
 
+def test_weights_are_float32_whatever_the_default_of_torch_is(tmp_path: Path) -> None:
+    model = model_of()
+    folder = save(tmp_path / "model", model)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        loaded = load_model(folder).model.state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
+
+
 def test_too_many_open_files_are_not_a_missing_file(tmp_path: Path) -> None:
     folder = save(tmp_path / "model")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

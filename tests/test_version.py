@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.json_toml import read_json
-from nmtkit.versions import nmtkit_version, versions
+from nmtkit.versions import nmtkit_version, release, versions
 from tests.conftest import TinyProject
 
 NUMBER = importlib.metadata.version("nmtkit")
@@ -84,7 +84,8 @@ def test_a_package_that_is_not_installed_has_no_number(checkout: Path, monkeypat
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert nmtkit_version(checkout) == "unknown"
+    assert release() == "unknown"
+    assert nmtkit_version(checkout).startswith("unknown+g")
 
 
 def test_the_repository_of_a_hook_is_not_taken_for_it(

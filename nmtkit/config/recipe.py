@@ -229,7 +229,7 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
                 f"{path}: {section} is outside of the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
             )
     # Those of a built-in recipe are files of the user, who cannot write beside it.
-    _anchor_paths(values, Path.cwd() if path in builtin_recipes().values() else path.absolute().parent)
+    _anchor_paths(values, Path.cwd() if path in builtin_recipes().values() else path.parent.resolve())
     layer = _Layer(str(path), text, values)
     if base is None:
         return [layer]

@@ -111,10 +111,7 @@ class _StoppedError(Exception):
 
 def default_cache() -> Path:
     """Return the environment variable NMTKIT_CACHE, else ``~/.cache/nmtkit``."""
-    folder = expanded(os.environ.get("NMTKIT_CACHE") or "~/.cache/nmtkit")
-    if folder.parts[:1] == ("~",):
-        raise DataError("this user has no home folder; name one for downloads in the environment variable NMTKIT_CACHE")
-    return folder
+    return expanded(os.environ.get("NMTKIT_CACHE") or "~/.cache/nmtkit")
 
 
 def mirror_path(url: str) -> Path:
@@ -235,6 +232,8 @@ class Downloader:
 
     def _download(self, file: RemoteFile) -> CorpusFile:
         path = self._cache_path(file)
+        if path.parts[0] == "~":  # which `expanded` could not replace
+            raise DataError("this user has no home folder: name a folder for downloads in the variable NMTKIT_CACHE")
         failures = []
         try:
             with contextlib.closing(PartialFile(path)) as part:
@@ -502,7 +501,7 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
             raise TemporaryError(reason, _retry_after(error.headers.get("Retry-After"))) from None
         raise AttemptError(reason) from None
     except urllib.error.URLError as error:
-        # Without a network, or with a wrong certificate, waiting does not help.
+        # Without a network, or with a wrong certificate, waiting does not help; with other faults of TLS, it may.
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             advice = "; behind a proxy that inspects TLS, name its certificate in the variable SSL_CERT_FILE"
             raise AttemptError(f"{_one_line(error.reason)}{advice}") from None

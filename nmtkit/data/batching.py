@@ -60,7 +60,8 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | No
 
     The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, cyclically.
     So the numbers of times that two pairs of a corpus have been seen differ by at most one at any time, and with a
-    weight of 0.5, two successive epochs see the two halves.
+    weight of 0.5, two successive epochs see the two halves. Where epochs differ by a sequence (`Part.cycle`), the one
+    that an epoch lacks is left out.
     """
     if all(part.weight == 1 for part in parts):
         return None

@@ -60,7 +60,8 @@ class WindowData(PairData):
             starts.append(first)
             stops.append(last + 1)
             # An offset may leave one sequence fewer than the text has from its first token.
-            self.parts.append(Part(len(first), part.weight, max(0, end - begin - 1) // length))
+            cycle = 0 if offsets is None else max(0, end - begin - 1) // length
+            self.parts.append(Part(len(first), part.weight, cycle))
             begin = end
         self._starts, self._stops = np.concatenate(starts), np.concatenate(stops)
         self.target_lengths = self._stops - self._starts - 1

@@ -37,7 +37,9 @@ def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> Lengt
         return lambda n: float(((5 + n) / 6) ** alpha)
     if kind == "length":
         return lambda n: float(n**alpha)
-    return lambda n: 1.0
+    if kind == "none":
+        return lambda n: 1.0
+    raise ValueError(f"a length penalty is wu, length or none, not {kind}")
 
 
 def longest_translation(decoding: DecodingConfig, source_tokens: int) -> int:

@@ -91,7 +91,7 @@ class Ranked:
 
 
 def rerank(
-    lists: Sequence[NBestList], features: Sequence[Feature], *, original_weight: float = 0.0
+    lists: Iterable[NBestList], features: Sequence[Feature], *, original_weight: float = 0.0
 ) -> list[list[Ranked]]:
     """Return the hypotheses of each list, best first; hypotheses of equal score keep their order.
 
@@ -101,6 +101,7 @@ def rerank(
     Raises:
         DataError: ``original_weight`` is not 0, and a hypothesis has no score in the list.
     """
+    lists = list(lists)  # `read_lists` gives an iterator
     pairs = [(entry.source, candidate.text) for entry in lists for candidate in entry.candidates]
     for entry in lists:
         if original_weight and any(candidate.score is None for candidate in entry.candidates):

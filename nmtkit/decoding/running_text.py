@@ -54,13 +54,13 @@ class TextScore:
     @property
     def perplexity(self) -> float:
         """Perplexity per token."""
-        # exp(710) is infinite, here and below.
-        return math.exp(min(700.0, self.nll / self.tokens))
+        # math.exp overflows above 709, here and below.
+        return math.exp(min(self.nll / self.tokens, 700.0))
 
     @property
     def word_perplexity(self) -> float:
         """Perplexity per word, which is comparable between models with different vocabularies."""
-        return math.exp(min(700.0, self.nll / max(1, self.words)))
+        return math.exp(min(self.nll / max(1, self.words), 700.0))
 
     @property
     def bits_per_character(self) -> float:

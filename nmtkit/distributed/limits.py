@@ -53,6 +53,6 @@ def _groups(controller: str) -> Iterator[Path]:
 def _content(path: Path) -> str:
     """Return the content of a file of the system, or "" if it cannot be read."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -9,10 +9,10 @@ They equal scikit-learn's accuracy_score, f1_score and matthews_corrcoef, and Sc
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import TaskMetric
+from nmtkit.versions import release
 
 MOST_CLASSES = 1000
 """More are refused: the counts of each line are three numbers per class."""
@@ -25,7 +25,7 @@ class _Metric(TaskMetric):
 
     def scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
         sums = [math.fsum(column) for column in zip(*self.counts(reference, hypotheses), strict=True)]
-        signature = f"{self.signature(reference)}|version:nmtkit-{version('nmtkit')}"
+        signature = f"{self.signature(reference)}|version:nmtkit-{release()}"
         return {name: (self.value(name, sums), signature, "") for name in self.tested_on(reference)}
 
 

@@ -21,9 +21,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.console import counted
@@ -36,6 +35,7 @@ from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import TaskMetric
 from nmtkit.text import moses
 from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
+from nmtkit.versions import release
 
 if TYPE_CHECKING:  # imported on first use, so that commands that score nothing start without them
     import numpy as np
@@ -159,7 +159,13 @@ class Scorer:
 
         Raises:
             DataError: there are no references or no lines, or the line counts differ.
+            TypeError: the references are not lists of lines.
+            ValueError: ``text`` is not a value of ``data.text``.
         """
+        if isinstance(references, str) or any(isinstance(lines, str) for lines in references):
+            raise TypeError("references are lists of lines, one list for each set of references")
+        if text not in (known := get_args(DataConfig.model_fields["text"].annotation)):
+            raise ValueError(f"text is one of {', '.join(known)}, not {text!r}")
         if not references:
             raise DataError("there is no reference; give at least one")
         for number, lines in enumerate(references[1:], start=2):
@@ -255,7 +261,7 @@ class Scorer:
         if (own := _task_metric_with(name)) is not None:
             return f"{own.signature(self.references[0])}|{of_metric.format()}"
         if name in ROUGE_METRICS:
-            of_metric.update("version", f"nmtkit-{version('nmtkit')}")  # not sacreBLEU's, which computes no ROUGE
+            of_metric.update("version", f"nmtkit-{release()}")  # not sacreBLEU's, which computes no ROUGE
             return f"{self._rouge.signature(name)}|{of_metric.format()}"
         _, label = _processing(_FORMS[name], self.text, self.target_language)
         return f"{of_metric.format()}|text:{label}" if label else of_metric.format()
@@ -265,7 +271,10 @@ class Scorer:
 
         Raises:
             DataError: one is unknown, or impossible on this text.
+            TypeError: a string instead of a list of names.
         """
+        if isinstance(metrics, str):
+            raise TypeError("metrics are a list of names, not a string")
         own = task_metric(self.text, metrics)
         if own is not None:
             if metrics is not None and set(metrics) != {own.name}:
@@ -289,7 +298,9 @@ class Scorer:
         return names if own is None else list(own.tested_on(self.references[0]))
 
     def check_lines(self, hypotheses: list[str]) -> None:
-        """Raise DataError where a system has no lines, or not as many as the references."""
+        """Raise DataError where a system has no lines, or not as many as the references; TypeError for a string."""
+        if isinstance(hypotheses, str):
+            raise TypeError("hypotheses are a list of lines, not a string")
         if len(hypotheses) != len(self.references[0]):
             raise DataError(
                 f"the hypotheses have {counted(len(hypotheses), 'line')} and the references {len(self.references[0])}: "

@@ -160,8 +160,10 @@ def _bootstrap(
         # As in sacreBLEU: minus their mean, the differences are as if both systems were equally good.
         differences, observed = np.abs(of_system - found[0]), abs(scores[0] - score)
         larger = int(np.sum(differences - differences.mean() > observed))
-        # sacreBLEU gives the smallest p-value where no resample differs from another, as for a single line.
-        p_values.append((larger + 1) / (resamples + 1) if np.ptp(of_system - found[0]) > _ROUNDING else 1.0)
+        # sacreBLEU gives the smallest p-value to outputs that are the same to the metric, and to a single line, as no
+        # resample differs from another.
+        can_differ = (larger or observed) and len(statistics[0]) > 1
+        p_values.append((larger + 1) / (resamples + 1) if can_differ else 1.0)
     return p_values, [(float(mean), float(half_width)) for mean, half_width in map(estimate_ci, found)]
 
 

@@ -70,6 +70,8 @@ def export(
         ModelError: the library is not installed, does not support the model, or translates differently.
         DataError: the sample cannot be used, or the folder holds something else.
     """
+    if to not in ("ctranslate2", "huggingface") or (to == "huggingface" and quantization != "float32"):
+        raise ValueError(f"{to!r} in {quantization} is no format: ctranslate2 in one of its types, or huggingface")
     by_ctranslate2 = to == "ctranslate2"
     (ctranslate2_engine if by_ctranslate2 else huggingface).check_installed()
     model_folder = find_model(path)

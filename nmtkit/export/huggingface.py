@@ -121,8 +121,6 @@ def check_language_model(loaded: LoadedModel) -> None:
     """Raise ModelError with a list of everything in a language model that OpenAIGPT does not support."""
     config = loaded.model.config
     stated = [f'{key} = "{getattr(config, key)}"' for key, value in _OF_GPT.items() if getattr(config, key) != value]
-    if config.activation == "silu":
-        stated.append('activation = "silu"')
     stated += [f"{key} = true" for key in ("embedding_scale", "output_bias") if getattr(config, key)]
     if config.share_embeddings == "none":
         stated.append('share_embeddings = "none"')
@@ -141,7 +139,7 @@ def check_language_model(loaded: LoadedModel) -> None:
 
 
 _OF_GPT = {"norm": "post", "positions": "learned"}
-"""Settings of the language models that OpenAIGPT supports; both activations are."""
+"""Settings of the language models that OpenAIGPT supports; all activations are."""
 
 
 def write_language_model(folder: Path, loaded: LoadedModel) -> None:

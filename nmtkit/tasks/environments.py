@@ -9,6 +9,7 @@ The authors published neither the sizes of Key-to-Door nor its lengths. Ours wer
 so that random actions succeed in about 3.1 % of episodes, as in their Table 6.
 """
 
+import copy
 import importlib
 import math
 import sys
@@ -292,9 +293,11 @@ def random_episodes(environment: Environment, count: int, seed: int, longest: in
                     "environment end its episodes"
                 )
             action = random_action(environment, facts, random)
+            # Copied before the step, as an environment may change its state in place.
+            seen = copy.deepcopy((plain(state), plain(action)))
             following, reward, terminated, truncated, facts = take(environment, action)
-            for key, value in (("states", state), ("actions", action), ("rewards", reward)):
-                episode[key].append(plain(value))
+            for key, value in zip(episode, (*seen, plain(reward)), strict=True):
+                episode[key].append(value)
             state, is_over = following, terminated or truncated
         yield episode
 

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -32,7 +32,9 @@ class Glossary:
         terms: the translations, in the same order.
     """
 
-    def __init__(self, pairs: Iterable[tuple[str, str]], name: str = "glossary", numbers: Sequence[int] = ()) -> None:
+    def __init__(
+        self, pairs: Iterable[tuple[str, str]] | Mapping[str, str], name: str = "glossary", numbers: Sequence[int] = ()
+    ) -> None:
         """Store the pairs of a term and its translation; several pairs of a term are alternatives.
 
         Args:
@@ -42,7 +44,7 @@ class Glossary:
         Raises:
             DataError: a term or a translation is empty, or a pair occurs twice.
         """
-        self.pairs = tuple(pairs)
+        self.pairs = tuple(pairs.items() if isinstance(pairs, Mapping) else pairs)
         self.terms: list[Term] = []
         self._exact: dict[tuple[str, ...], list[Term]] = {}
         self._any_case: dict[tuple[str, ...], list[Term]] = {}

@@ -165,14 +165,15 @@ def test_the_cache_is_named_by_the_environment_or_lies_in_the_home_folder(
     assert Downloader().cache == tmp_path / "elsewhere"
 
 
-def test_without_a_home_folder_the_cache_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_a_download_needs_a_named_cache(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", homeless)
     monkeypatch.delenv("NMTKIT_CACHE", raising=False)
     with pytest.raises(DataError, match="NMTKIT_CACHE"):
-        default_cache()
+        Downloader().fetch(server.file("/text.txt"))
+    assert not Path("~").exists()
 
 
 def test_a_redirect_is_followed(server: Server, tmp_path: Path) -> None:

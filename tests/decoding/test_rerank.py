@@ -100,7 +100,7 @@ def test_the_best_by_the_model_comes_first() -> None:
         asked.extend(pairs)
         return by_table(pairs)
 
-    rankings = rerank(read(JSON), [Feature(recording, 1.0, length_penalty("none", 0.0))])
+    rankings = rerank(iter(read(JSON)), [Feature(recording, 1.0, length_penalty("none", 0.0))])
     assert [texts(ranking) for ranking in rankings] == [["c", "a b"], [], ["e", "d"]]
     assert [[ranked.score for ranked in ranking] for ranking in rankings] == [[-3.0, -6.0], [], [-4.0, -5.0]]
     assert asked == [("x", "a b"), ("x", "c"), ("z", "d"), ("z", "e")]

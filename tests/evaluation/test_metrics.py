@@ -194,6 +194,19 @@ def test_several_references_give_the_scores_of_sacrebleu_itself() -> None:
     assert scores["sacrebleu"].signature.startswith("nrefs:2|")
 
 
+def test_strings_and_an_unknown_kind_of_text_are_refused() -> None:
+    scorer = Scorer([["a b"]], target_language=None, text="plain")
+    for call in (
+        lambda: Scorer(["a b"], target_language=None, text="plain"),  # type: ignore[list-item]
+        lambda: scorer.score("a b"),  # type: ignore[arg-type]
+        lambda: scorer.score(["a b"], "sacrebleu"),
+    ):
+        with pytest.raises(TypeError, match="list"):
+            call()
+    with pytest.raises(ValueError, match="text is one of plain, tokenized"):
+        Scorer([["a b"]], target_language=None, text="tokenised")
+
+
 def test_unequal_references_are_told() -> None:
     with pytest.raises(DataError, match="reference 1 has 4 lines and reference 3 has 2:"):
         Scorer([REFERENCES, REFERENCES, REFERENCES[:2]], target_language=None, text="plain")

@@ -125,7 +125,7 @@ def test_a_system_does_not_differ_from_itself(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", TRIALS)
-def test_a_difference_that_no_resample_changes_is_not_significant(method: Method) -> None:
+def test_a_difference_in_a_single_line_is_not_significant(method: Method) -> None:
     systems = {"a": TEXTS["a"][:1], "b": ["nie"]}
     of_reference = Scorer([TEXTS["reference"][:1]], target_language=None, text="plain")
     other = paired_test(of_reference, systems, "chrf2", method, trials=100)["b"]

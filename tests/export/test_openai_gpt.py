@@ -304,7 +304,6 @@ def test_a_model_trained_here_is_exported_and_imported_with_its_own_tokenizer(
         ({"positions": "sinusoidal"}, 'positions = "sinusoidal"'),
         ({"embedding_scale": True}, "embedding_scale = true"),
         ({"output_bias": True}, "output_bias = true"),
-        ({"activation": "silu"}, 'activation = "silu"'),
         ({"share_embeddings": "none"}, 'share_embeddings = "none"'),
         ({"self_attention": ["full", "local"]}, "self_attention = local"),
         ({"attention_window": 4}, "self_attention = window"),

@@ -132,6 +132,27 @@ class Odd:
         return self._step
 
 
+class InPlace:
+    """An environment that changes its states in place."""
+
+    def __init__(self) -> None:
+        self.state, self.action_space = np.zeros(1, np.int64), Discrete(2)
+
+    def reset(self, *, seed: int | None = None) -> object:
+        self.state[:] = 0
+        return self.state, {}
+
+    def step(self, action: object) -> object:
+        self.state += 1
+        return self.state, 0.0, int(self.state[0]) == 4, False, {}
+
+
+def test_states_that_an_environment_changes_in_place_are_those_before_each_step() -> None:
+    for _ in range(2):
+        [episode] = random_episodes(InPlace(), 1, 1, 5)
+        assert episode["states"] == [[0], [1], [2], [3]]
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [

@@ -40,7 +40,12 @@ TERMS = [
     ],
 )
 def test_terms_match_whole_words(text: str, expected: list[list[str]]) -> None:
-    assert [[term.text for term in terms] for terms in Glossary(TERMS).found_in(text)] == expected
+    for terms in (TERMS, iter(TERMS)):
+        assert [[term.text for term in found] for found in Glossary(terms).found_in(text)] == expected
+
+
+def test_a_glossary_may_be_a_mapping() -> None:
+    assert Glossary({"TV": "Fernseher", "UN": "UNO"}).pairs == (("TV", "Fernseher"), ("UN", "UNO"))
 
 
 def test_a_glossary_file_has_comments_blank_lines_and_either_line_end(tmp_path: Path) -> None:
