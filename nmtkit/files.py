@@ -68,11 +68,12 @@ def _short_name(path: Path) -> str:
     return path.name if len(name) <= _LONGEST_NAME_BYTES else hashlib.sha256(name).hexdigest()[:32]
 
 
-def _cleared_temporary(path: Path) -> Path:
+def _cleared_temporary(path: Path, *, is_new: bool = False) -> Path:
     """Return the temporary name for ``path``, after removing or restoring leftovers of killed processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Names of corpora and test sets may hold [ and *, which are patterns unless they are escaped.
-    for entry in path.parent.glob(glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"):
+    pattern = glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"
+    for entry in () if is_new else path.parent.glob(pattern):
         if not _is_in_use(entry):
             _clear(entry, path)
     return _temporary(path)
@@ -161,10 +162,13 @@ def _descriptor(path: Path) -> int | None:
 
 
 @contextmanager
-def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
+def write_bytes_atomically(path: Path, *, is_new: bool = False) -> Iterator[BinaryIO]:
     """Open a binary file that appears under ``path``, complete and synced, when the block ends without an error.
 
     A stream, such as /dev/stdout or a pipe, is written directly; of a link, the target is replaced.
+
+    Args:
+        is_new: do not look for leftovers of this file, which takes long in a folder of many files.
 
     Raises:
         DataError: ``path`` is a folder or a mount point.
@@ -178,7 +182,7 @@ def write_bytes_atomically(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")
-    temporary = _cleared_temporary(path)
+    temporary = _cleared_temporary(path, is_new=is_new)
     try:
         with _naming(path):
             binary = _NamedFile(temporary, path)
@@ -246,9 +250,9 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def write_atomically(path: Path) -> Iterator[TextIO]:
+def write_atomically(path: Path, *, is_new: bool = False) -> Iterator[TextIO]:
     """Open a UTF-8 text file as in `write_bytes_atomically`, with ``\\n`` line ends, compressed by its suffix."""
-    with write_bytes_atomically(path) as file, compressed(file, path.name) as binary:
+    with write_bytes_atomically(path, is_new=is_new) as file, compressed(file, path.name) as binary:
         text = io.TextIOWrapper(cast(BinaryIO, binary), encoding="utf-8", newline="\n", write_through=False)
         try:
             yield text

@@ -108,8 +108,10 @@ def plan_epoch(
     order = random.permutation(len(target_lengths) if pairs is None else len(pairs))
     if pairs is not None:
         order = pairs[order]
-    # lexsort sorts by the last key first, and keeps the shuffled order of pairs with equal lengths.
-    order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
+    # lexsort sorts by the last key first, and keeps the shuffled order of pairs with equal lengths. Integers of 16 bits
+    # are sorted four times as fast.
+    keys = [each[order].astype(np.min_scalar_type(each.max(initial=0))) for each in (source_lengths, target_lengths)]
+    order = order[np.lexsort(keys)]
     fits = sizes[order] <= budget
     too_long, order = order[~fits], order[fits]
     ends = np.concatenate([[0], np.cumsum(sizes[order])])

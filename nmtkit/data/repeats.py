@@ -69,7 +69,8 @@ class KeyFile:
             eligible: the texts that count, [keys].
         """
         # Equal keys leave the same remainder, so each part can be searched alone.
-        num_parts = -(-self._num_keys // _KEYS_AT_ONCE)
+        # At most 32 parts, as each reads all keys: more would take quadratic time, fewer more memory.
+        num_parts = min(32, -(-self._num_keys // _KEYS_AT_ONCE))
         for part in range(num_parts):
             keys, indices = [], []
             for begin in range(0, self._num_keys, _KEYS_AT_ONCE):

@@ -196,7 +196,7 @@ class Parts:
     def write(self, number: int, written: Written) -> None:
         """Write a window; the output comes last, as it marks the window as finished."""
         for kind, lines in (("status", written.status), ("output", written.output)):
-            with write_atomically(self._file(number, kind)) as file:
+            with write_atomically(self._file(number, kind), is_new=True) as file:
                 file.writelines(f"{line}\n" for line in lines)
         # Last: a kill before it leaves a file that is not read again, as the window is finished.
         self._file(number, "begun").unlink(missing_ok=True)
