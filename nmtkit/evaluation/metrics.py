@@ -24,14 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.data_schema import HEADS, DataConfig
 from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
 from nmtkit.evaluation.labels import LabelMetric, NumberMetric
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
 from nmtkit.json_toml import read_json
-from nmtkit.tasks.known import task_of
+from nmtkit.tasks.known import TASKS, task_of
 from nmtkit.tasks.task import TaskMetric
 from nmtkit.text import moses
 from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
@@ -160,12 +160,12 @@ class Scorer:
         Raises:
             DataError: there are no references or no lines, or the line counts differ.
             TypeError: the references are not lists of lines.
-            ValueError: ``text`` is not a value of ``data.text``.
+            ValueError: ``text`` is neither a value of ``data.text`` nor the name of a task.
         """
         if isinstance(references, str) or any(isinstance(lines, str) for lines in references):
             raise TypeError("references are lists of lines, one list for each set of references")
-        if text not in (known := get_args(DataConfig.model_fields["text"].annotation)):
-            raise ValueError(f"text is one of {', '.join(known)}, not {text!r}")
+        if text not in (*(known := get_args(DataConfig.model_fields["text"].annotation)), *TASKS, *HEADS):
+            raise ValueError(f"text is one of {', '.join(known)} or the name of a task, not {text!r}")
         if not references:
             raise DataError("there is no reference; give at least one")
         for number, lines in enumerate(references[1:], start=2):
