@@ -137,11 +137,10 @@ def live(display: "RenderableType") -> Iterator[None]:
 
     Messages appear above it. At the end, also after an error, it is removed and the cursor restored.
     """
-    from rich.console import Console
     from rich.live import Live
 
     # Without redirect_stdout=False, rich would send what is printed to stdout, the results, to stderr.
-    console = Console(file=cast(IO[str], _LastingStderr()))
+    console = _terminal()
     shown = Live(
         display, console=console, transient=True, refresh_per_second=_REFRESHES_PER_SECOND, redirect_stdout=False,
         vertical_overflow="crop",
@@ -185,7 +184,6 @@ def progress(description: str, total: float | int | None, *, start: float | int 
 @contextmanager
 def _live_bar(description: str, total: float | int | None, start: float | int) -> Iterator[Advance]:
     from rich import progress as rich
-    from rich.console import Console
 
     columns = (
         rich.TextColumn("{task.description}", markup=False),
@@ -196,7 +194,7 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
         rich.TimeRemainingColumn(),
         rich.TextColumn("{task.fields[note]}", markup=False),
     )
-    console = Console(file=cast(IO[str], _LastingStderr()))
+    console = _terminal()
     with rich.Progress(
         *columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120
     ) as bar:
@@ -217,6 +215,12 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # soft_wrap: the formatter has wrapped the message between words; rich would break long paths, too.
         self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+
+
+def _terminal() -> "Console":
+    from rich.console import Console
+
+    return Console(file=cast(IO[str], _LastingStderr()))
 
 
 class _LastingStderr:
@@ -277,7 +281,6 @@ def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
 @contextmanager
 def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
     from rich import progress as rich
-    from rich.console import Console
 
     columns = (
         rich.TextColumn("{task.description}", markup=False),
@@ -287,7 +290,7 @@ def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
         rich.TextColumn("left:"),
         rich.TimeRemainingColumn(),
     )
-    console = Console(file=cast(IO[str], _LastingStderr()))
+    console = _terminal()
     with rich.Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
 

@@ -31,6 +31,8 @@ ABANDONED_SECONDS = 600.0
 """Age from which a temporary file of another host counts as abandoned where its path is written again."""
 # File systems take names of 255 bytes; the mark, a host name of up to 64 and a process number are added.
 _LONGEST_NAME_BYTES = 128
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors about what this user may not write."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Parameters of renameat2(2), from fcntl.h and linux/fs.h."""
 
@@ -129,15 +131,20 @@ def _abandon(folder: Path, path: Path) -> None:
     abandoned = _temporary(path, _REMOVED)
     shutil.rmtree(abandoned, ignore_errors=True)
     # Renamed first: if this process is killed meanwhile, no incomplete folder has the old name.
+    if _renamed(folder, abandoned):
+        _remove_all(abandoned)
+
+
+def _renamed(folder: Path, new: Path) -> bool:
+    """Rename a folder; one in the image of a container, which cannot be renamed (overlayfs), is removed instead."""
     try:
-        folder.rename(abandoned)
+        folder.rename(new)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        # A folder of the image of a container cannot be renamed (overlayfs).
         shutil.rmtree(folder)
-    else:
-        _remove_all(abandoned)
+        return False
+    return True
 
 
 def expanded(path: str) -> Path:
@@ -304,7 +311,7 @@ def optional_write(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in NOT_ALLOWED:
             raise
         log.warning("%s is not written: %s", path, error.strerror)
 
@@ -331,15 +338,9 @@ def _replace_folder(path: Path, new: Path) -> None:
     if not exchange(path, new):
         old = _temporary(path, _REPLACED)
         shutil.rmtree(old, ignore_errors=True)
-        try:
-            path.rename(old)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            shutil.rmtree(path)  # as in _abandon
-            new.rename(path)
-        else:
-            new.rename(path)
+        is_kept = _renamed(path, old)
+        new.rename(path)
+        if is_kept:
             _abandon(old, path)
 
 
@@ -352,7 +353,7 @@ def exchange(first: Path, second: Path) -> bool:
         return True
     number = ctypes.get_errno()
     # ENOSYS: the kernel is too old. EINVAL: the file system does not know the flag (renameat2(2)).
-    # EXDEV: see _abandon.
+    # EXDEV: see _renamed.
     if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV):
         return False
     raise OSError(number, os.strerror(number), str(first))

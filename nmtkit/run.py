@@ -12,7 +12,6 @@ Only this module builds paths inside a run folder.
 """
 
 import contextlib
-import errno
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from nmtkit.config.recipe import stored_recipe, to_toml
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError, NmtkitError
-from nmtkit.files import check_regular, remove_pipe, sha256_of, write_atomically
+from nmtkit.files import NOT_ALLOWED, check_regular, remove_pipe, sha256_of, write_atomically
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import read_lines
 from nmtkit.locks import locked
@@ -270,7 +269,7 @@ class Run:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(self._lock, self.folder, command, "--run-dir"))
             except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                if error.errno not in NOT_ALLOWED:
                     raise
                 raise _unwritable(self.folder, os.strerror(error.errno)) from None
             for path in (self.checkpoints_folder, self.resume_folder, self.metrics, self.recipe_file):

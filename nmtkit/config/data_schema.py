@@ -33,6 +33,10 @@ HEADS = {"label": "classes", "pair-label": "classes", "similarity": "classes", "
 TASK_NAMES = ("translation", "parsing", LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, *HEADS)
 
 
+Text = Literal["plain", "tokenized", "trees", "tagged-trees"]
+"""Kinds of text."""
+
+
 def default_task(text: str) -> str:
     """Return the task of a recipe or a model that states none."""
     return "parsing" if text in TREES else "translation"
@@ -68,7 +72,7 @@ class DataConfig(Section):
     """Test sets, named after the last part of the corpus name; { corpus = "sst2/test", name = "sst2" } gives another
     name. Or a number of further pairs to hold out of train in the same way: the test set "test", or with several
     directions one for each, such as "test.en-de"."""
-    text: Literal["plain", "tokenized", "trees", "tagged-trees"] = "plain"
+    text: Text = "plain"
     """plain: ordinary text. tokenized: already split into words and punctuation. trees, tagged-trees: for parsing; see
     parsing.md."""
     task: str | None = Field(default=None, pattern=ONE_WORD)

@@ -26,6 +26,7 @@ from nmtkit.decoding.lengths import source_limit, splits_sentences
 from nmtkit.decoding.stepper import promoted
 from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.evaluation.metrics import perplexity_of
 from nmtkit.lines import without_line_end
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
@@ -38,8 +39,6 @@ MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
 _LOGITS_AT_ONCE = 2**24
 """Maximum number of logits in memory: 64 MiB of float32. All logits of a batch can take gigabytes."""
-_LARGEST_EXPONENT = 709.0
-"""Largest x for which exp(x) is a finite float64 number."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class ForcedScore:
     @property
     def perplexity(self) -> float:
         """exp(-log_prob / tokens)."""
-        return math.exp(min(-self.log_prob / len(self.ids), _LARGEST_EXPONENT))
+        return perplexity_of(-self.log_prob / len(self.ids))
 
 
 class ForcedDecoder:

@@ -24,6 +24,7 @@ from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import DataError, ModelError
+from nmtkit.evaluation.metrics import perplexity_of
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model_folder import LoadedModel
@@ -54,13 +55,12 @@ class TextScore:
     @property
     def perplexity(self) -> float:
         """Perplexity per token."""
-        # math.exp overflows above 709, here and below.
-        return math.exp(min(self.nll / self.tokens, 700.0))
+        return perplexity_of(self.nll / self.tokens)
 
     @property
     def word_perplexity(self) -> float:
         """Perplexity per word, which is comparable between models with different vocabularies."""
-        return math.exp(min(self.nll / max(1, self.words), 700.0))
+        return perplexity_of(self.nll / max(1, self.words))
 
     @property
     def bits_per_character(self) -> float:

@@ -16,22 +16,23 @@ sacreBLEU computes all but ROUGE. A task whose output is no running text has a m
 
 import dataclasses
 import difflib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from nmtkit.config.data_schema import HEADS, DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.console import counted
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
 from nmtkit.evaluation.labels import LabelMetric, NumberMetric
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
 from nmtkit.json_toml import read_json
-from nmtkit.tasks.known import TASKS, task_of
+from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import TaskMetric
 from nmtkit.text import moses
 from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
@@ -128,6 +129,11 @@ class Score:
     interval: Interval | None = None
 
 
+def perplexity_of(nll: float) -> float:
+    """Return exp of nats per token, at most exp(709), as larger numbers are no float."""
+    return math.exp(min(nll, 709.0))
+
+
 def shown_score(metric: str, value: float) -> str:
     """Return a score as tables show it."""
     return f"{value:.4f}" if metric in OF_FOUR_DECIMALS else f"{value:.2f}"
@@ -160,12 +166,11 @@ class Scorer:
         Raises:
             DataError: there are no references or no lines, or the line counts differ.
             TypeError: the references are not lists of lines.
-            ValueError: ``text`` is neither a value of ``data.text`` nor the name of a task.
+            RecipeError: ``text`` is neither a value of ``data.text`` nor the name of a task.
         """
         if isinstance(references, str) or any(isinstance(lines, str) for lines in references):
             raise TypeError("references are lists of lines, one list for each set of references")
-        if text not in (*(known := get_args(DataConfig.model_fields["text"].annotation)), *TASKS, *HEADS):
-            raise ValueError(f"text is one of {', '.join(known)} or the name of a task, not {text!r}")
+        task_of(text)  # an unknown kind of text is an error here
         if not references:
             raise DataError("there is no reference; give at least one")
         for number, lines in enumerate(references[1:], start=2):

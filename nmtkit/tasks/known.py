@@ -1,8 +1,9 @@
 """The tasks by name, and those that need little code."""
 
 from collections.abc import Callable
+from typing import get_args
 
-from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, DataConfig, default_task
+from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, DataConfig, Text, default_task
 from nmtkit.errors import RecipeError
 from nmtkit.tasks.classification import LabelTask
 from nmtkit.tasks.language_model import LanguageModelTask
@@ -52,9 +53,11 @@ def task_of(owner: DataConfig | Tokenizer | str, label_type: str = "class") -> T
         label_type: `data.label_type`, for a name.
 
     Raises:
-        RecipeError: the task is unknown.
+        RecipeError: the task, or the kind of text, is unknown.
     """
     if isinstance(owner, str):
+        if owner not in (*get_args(Text), *TASKS, *HEADS):
+            raise RecipeError(f'"{owner}" is no task, and no kind of text: {", ".join(get_args(Text))}')
         name, text = owner if owner in (*TASKS, *HEADS) else default_task(owner), owner
     else:
         name, text = owner.task_name, owner.text

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmtkit.console import amount, duration, visible
+from nmtkit.evaluation.metrics import perplexity_of
 from nmtkit.tasks.task import Task
 from nmtkit.training.loop import Meter, Update
 from nmtkit.training.state import Progress
@@ -177,7 +178,7 @@ def _without_text(rows: Rows, nll: str) -> Rows:
 
 def perplexity(nll: float) -> str:
     """Return exp(nll), in few characters however large."""
-    value = math.exp(min(nll, 700.0))  # exp overflows above 709
+    value = perplexity_of(nll)
     return f"{value:,.3f}" if value < 1e5 else f"{value:.3g}"
 
 

@@ -19,7 +19,7 @@ from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, ModelError
-from nmtkit.evaluation.metrics import Scorer
+from nmtkit.evaluation.metrics import Scorer, perplexity_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import Run, chosen_languages
 from nmtkit.text.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ class Validation:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.nll, 700.0)) if math.isfinite(self.nll) else self.nll  # exp overflows above 709
+        return perplexity_of(self.nll) if math.isfinite(self.nll) else self.nll
 
     def cost(self, metric: str) -> float:
         """Return the number by which validations are compared: the smaller is the better."""

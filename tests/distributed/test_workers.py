@@ -7,6 +7,7 @@ import torch
 
 from nmtkit.distributed import cpu, workers
 from nmtkit.errors import NmtkitError
+from tests.training.updates import free_port
 
 PRODUCTS = """
 import sys
@@ -136,3 +137,14 @@ def test_a_command_collects_garbage_as_usual_once_its_imports_are_over() -> None
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_processes_on_a_cpu_exchange_by_gloo_also_where_torch_has_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(**options: object) -> None:
+        raise KeyboardInterrupt(options["backend"])
+
+    monkeypatch.setattr("accelerate.PartialState", stop)
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", free_port())):
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(KeyboardInterrupt, match="gloo"):
+        workers._join(torch.device("cpu"))

@@ -15,7 +15,7 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, RecipeError
 from nmtkit.evaluation.metrics import (
     METRICS,
     ON_REQUEST,
@@ -203,7 +203,7 @@ def test_strings_and_an_unknown_kind_of_text_are_refused() -> None:
     ):
         with pytest.raises(TypeError, match="list"):
             call()
-    with pytest.raises(ValueError, match="text is one of plain, tokenized"):
+    with pytest.raises(RecipeError, match="no kind of text: plain, tokenized"):
         Scorer([["a b"]], target_language=None, text="tokenised")
 
 
