@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.data.divergence import are_unrelated
 from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
@@ -55,6 +56,8 @@ RULES = tuple(MEANINGS)
 BLANK_RULES = frozenset({"one_sided_blank", "both_blank"})
 HELD_OUT_COPY = "held_out_copy"
 """Reason to leave out a pair without faults: it shares a side with a pair held out for validation or test."""
+ALIGNED_PAIRS = 1000
+"""Pairs of which it is judged together whether they are aligned."""
 SPOOLED, LEFT_OUT, COMPARABLE, TOO_LONG, TOO_MANY_WORDS = 1, 2, 4, 8, 16
 """Bits of the state of a pair: its text is in the spool; it is left out of training although it is in the spool; both
 sides have text; it is counted as too long; the spooled text has too many words, so the pair will be left out."""
@@ -262,6 +265,7 @@ class ExaminedBlock(BlockFindings):
     texts: tuple[bytes, bytes] = (b"", b"")  # source and target of the pairs kept, one line each
     carriage_returns: tuple[int, int] = (0, 0)  # removed at the ends of lines, for each side
     byte_order_marks: tuple[bool, bool] = (False, False)  # for each side, whether the corpus began with one
+    unrelated: list[int] = field(default_factory=list)  # the first of each 1,000 pairs that look unaligned
     fault: str | None = None  # message about the next pair, which could not be read
 
 
@@ -290,6 +294,7 @@ class BlockExaminer:
         self._check_only = check_only
         self._holds_out = bool(data.held_out) and not check_only
         self._has_labels = data.has_labels
+        self._is_translation = data.task_name == "translation"
         self._errors = utf8_errors(cleaning, check_only=check_only)
         ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter
         # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
@@ -304,6 +309,7 @@ class BlockExaminer:
         # Running text has many equal short lines, so its lines are compared only where the recipe asks for it.
         of_text = [rule for rule in ("overlap_valid", "overlap_test") if self._actions[rule] != "keep"]
         words: tuple[list[int], list[int]] = [], []
+        lengths: tuple[list[int], list[int]] = [], []
         source_keys, pair_keys = [], []
         kept: list[tuple[int, str, str]] = []
         number = block.first - 1
@@ -312,6 +318,8 @@ class BlockExaminer:
                 number += 1
                 words[0].append(pair[0].count(" ") + 1 if pair[0] else 0)
                 words[1].append(pair[1].count(" ") + 1 if pair[1] else 0)
+                lengths[0].append(len(pair[0]))
+                lengths[1].append(len(pair[1]))
                 rules = broken_rules(*pair)
                 # The reader has removed the mark, so the patterns do not find it.
                 if source.num_lines == 1 and any(side.has_byte_order_mark for side in sides) and "bom" not in rules:
@@ -337,6 +345,10 @@ class BlockExaminer:
         except DataError as error:  # not raised, so that the findings before it are counted first
             result.fault = str(error)
         result.words = Counter(words[0]), Counter(words[1])
+        if self._is_translation:
+            for begin in range(0, len(lengths[0]), ALIGNED_PAIRS):
+                if are_unrelated(*(of_side[begin : begin + ALIGNED_PAIRS] for of_side in lengths)):
+                    result.unrelated.append(block.first + begin)
         result.keys = b"".join(source_keys), b"".join(pair_keys)
         sources, targets = ([f"{pair[side]}\n".encode() for pair in kept] for side in (1, 2))
         result.texts = b"".join(sources), b"".join(targets)

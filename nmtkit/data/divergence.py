@@ -1,7 +1,9 @@
-"""Find the line from which two texts are probably no longer aligned.
+"""Judge by the lengths of lines whether two texts are aligned, and find the line from which they are not.
 
 If the sides of a corpus have different numbers of lines, the user then has to look at one line instead of millions.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,24 @@ _WINDOW_LINES = 400
 _NEAR_LINES = 200
 _CLOSE_LINES = 5
 _PAIRS_COMPARED = 100_000
+# Translations have 0.84 or more in each 1,000 pairs of Multi30k and of four newstests, and with one side shifted by a
+# line at most 0.26. Texts sorted by length say nothing: their standard deviation is below 0.11, of others above 0.28.
+_LEAST_CORRELATION = 0.3
+_LEAST_DEVIATION = 0.2
+_FEWEST_PAIRS = 100
+
+
+def are_unrelated(source_lengths: Sequence[int], target_lengths: Sequence[int]) -> bool:
+    """Return whether the lengths of the sides say nothing about each other, so that they are hardly translations.
+
+    Args:
+        source_lengths, target_lengths: characters of each line, [pairs]; of fewer than 100 pairs nothing is said.
+    """
+    if len(source_lengths) < _FEWEST_PAIRS:
+        return False
+    logarithms = np.log(np.array([source_lengths, target_lengths], np.float64) + _SMOOTHING)
+    varied = logarithms.std(axis=1).min() >= _LEAST_DEVIATION
+    return bool(varied and np.corrcoef(logarithms)[0, 1] < _LEAST_CORRELATION)
 
 
 def likely_first_divergent_line(source_lengths: npt.NDArray, target_lengths: npt.NDArray) -> int:

@@ -35,6 +35,7 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import report_page
 from nmtkit.data.quality_report import Findings
+from nmtkit.data.set_checks import ODD_SHARE, warn_of_odd_set
 from nmtkit.data.shards import ShardWriter, read_manifest
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords
@@ -386,20 +387,23 @@ class _Preparer:
         self._valid_directions = list[tuple[str, str]]()  # of each pair
         entries = recipe.data.corpora("valid")
         for corpus, entry in zip(corpora.valid, entries, strict=True):
-            pairs = self._read_set(corpus, "valid")
+            direction = recipe.data.direction(entry)
+            pairs = self._read_set(corpus, "valid", recipe.data.in_direction(direction))
             self._valid += pairs
-            self._valid_directions += [recipe.data.direction(entry)] * len(pairs)
+            self._valid_directions += [direction] * len(pairs)
             self._valid_places += [f"{corpus.target.name}, line {number}" for number in range(1, len(pairs) + 1)]
         if corpora.valid and not any(source.strip() and target.strip() for source, target in self._valid):
             raise DataError(_NO_VALIDATION)
-        self._tests = {name: self._read_set(corpus, "test") for name, corpus in corpora.tests.items()}
+        self._tests = {
+            name: self._read_set(corpus, "test", recipe.data.of_test(name)) for name, corpus in corpora.tests.items()
+        }
         for name, corpus in corpora.tests.items():
             if not self._tests[name]:
                 raise DataError(f"{corpus.source.name}: the test set is empty")
             if not task_of(self._data).has_source and not any(target for _, target in self._tests[name]):
                 raise DataError(f"{corpus.source.name}: the test text has no characters to predict")
 
-    def _read_set(self, corpus: Corpus, role: str) -> list[Pair]:
+    def _read_set(self, corpus: Corpus, role: str, data: DataConfig) -> list[Pair]:
         source, target = open_sides(corpus, "strict")
         sources, targets = list(source), list(target)
         if len(sources) != len(targets):
@@ -415,6 +419,13 @@ class _Preparer:
             pairs = [(one, task.model_target(label, target.name)) for one, label in pairs]
         num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
         self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
+        if data.task_name == "translation":
+            warn_of_odd_set(target.name, pairs, data, self._recipe.cleaning)
+            if role == "test" and (shared := len(set(pairs).intersection(self._valid))) > ODD_SHARE * len(pairs):
+                log.warning(
+                    "%s: %s also in the validation set, which chooses the checkpoint", target.name,
+                    "1 pair is" if shared == 1 else f"{shared:,} pairs are",
+                )  # fmt: skip
         return pairs
 
     def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import Advance, counted, log, progress
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.data.cleaning import (
+    ALIGNED_PAIRS,
     COMPARABLE,
     EXAMPLES_WITHIN,
     HELD_OUT_COPY,
@@ -230,8 +231,10 @@ class TrainingTextReader:
         group = -1 if corpus in data.ineligible else data.held_out_directions.index(direction)
         examiner = (data.in_direction(direction), *self._examiner, "-".join(direction) if data.has_directions else "")
         blocks = _blocks(*readers, self._errors, findings.num_pairs + 1, pending)
+        unrelated = list[int]()
         for block in in_order(BlockExaminer, examiner, blocks, self._workers):
             raw = pending.popleft()
+            unrelated += block.unrelated
             findings.num_pairs += len(block.states)
             findings.add_block(block)
             if block.fault is not None:
@@ -253,6 +256,13 @@ class TrainingTextReader:
                 reader.carriage_returns += block.carriage_returns[side]
                 reader.has_byte_order_mark |= block.byte_order_marks[side]
             advance(findings.num_pairs, counted(findings.num_pairs, task_of(self._data).example))
+        if unrelated:
+            name, line = findings.place(unrelated[0])
+            log.warning(
+                "%s: the lengths of the two sides are unrelated from about line %d on, in %s of up to %d pairs; they "
+                "may not be each other's translation: see that no line is missing or added on one side",
+                name, line, counted(len(unrelated), "stretch"), ALIGNED_PAIRS,
+            )  # fmt: skip
 
     def _check_line_count(self, corpus: Corpus, source: LineReader, target: LineReader) -> None:
         if source.num_lines == target.num_lines:

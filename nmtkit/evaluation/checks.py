@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nmtkit.console import listed
 from nmtkit.evaluation.metrics import task_metric
@@ -11,12 +11,8 @@ from nmtkit.evaluation.rouge import ROUGE_METRICS
 from nmtkit.text import leftovers
 from nmtkit.text.scripts import Script, bleu_tokenizer, is_unspaced_text
 
-_SPACED = re.compile(r"(?:^| )[.,](?= |$)")
-"""Full stop or comma as a word of its own. Others, such as "!", stand after a blank in plain French."""
 _ATTACHED = re.compile(r"\w[.,](?= |$)")
 _WORD = re.compile(r"[^\W\d_]+")
-_TOKENIZED_SHARE = 0.1
-"""Share of the lines above which a text is taken to be tokenised (or, where it should be, not to be)."""
 # With these two, no line of ten human translations of newstest2014 is flagged, and 498 of 500 lines in English instead.
 _MIN_VOTES = 3
 _TIMES_AS_FREQUENT = 4
@@ -35,8 +31,9 @@ class TextFault:
     """Something odd about a text.
 
     Attributes:
-        kind: ``empty``, ``copied_source``, ``wrong_language``, ``reference_is_source``, ``tokenized``,
-            ``not_tokenized``, ``unspaced``, a kind of ``text/leftovers.py``, or ``not_counted`` by a task's own metric.
+        kind: ``empty``, ``empty_reference``, ``copied_source``, ``wrong_language``, ``reference_is_source``,
+            ``tokenized``, ``not_tokenized``, ``unspaced``, a kind of ``text/leftovers.py``, or ``not_counted`` by a
+            task's own metric.
         what: a description.
         lines: line numbers, from 1.
         advice: what to do.
@@ -91,6 +88,10 @@ def text_faults(
         not hypothesis.strip() and any(reference.strip() for reference in of_line[number])
         for number, hypothesis in enumerate(hypotheses)
     )
+    blank = _numbers(
+        hypothesis.strip() and not any(reference.strip() for reference in of_line[number])
+        for number, hypothesis in enumerate(hypotheses)
+    )
     script = Script(target_language or "")  # without a language nothing is foreign
     is_like_source = _like_source(of_line, sources)
 
@@ -105,6 +106,7 @@ def text_faults(
     language = target_language or "the language of the reference"
     found = [
         TextFault("empty", "no translation", empty, "a line was lost, or the model said nothing"),
+        TextFault("empty_reference", "no reference", blank, "these translations lower the score"),
         TextFault("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
         TextFault(
             "wrong_language", f"not {language}", foreign, "see that it is the right file, and the right direction"
@@ -116,6 +118,13 @@ def text_faults(
             advice = "the wrong side of the test set was given"
             found.append(TextFault("reference_is_source", "the reference is the source", equal, advice))
     found += _leftovers(hypotheses, references, sources)
+    for lines in references:
+        # Published references have a few of them.
+        found += [
+            replace(fault, what=f"a reference with {fault.what}")
+            for fault in _leftovers(lines, [hypotheses], sources)
+            if len(fault.lines) > leftovers.TOKENIZED_SHARE * len(lines)
+        ]
     if metrics is None or not set(metrics) <= set(ROUGE_METRICS):  # ROUGE ignores punctuation
         found += _tokenization(hypotheses, references[0], text)
     if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
@@ -153,12 +162,16 @@ def _leftovers(
 
 def _tokenization(hypotheses: Sequence[str], reference: Sequence[str], text: str) -> list[TextFault]:
     """Return the fault of text that is split into words though it should be plain, or the other way round."""
-    spaced, spaced_in_reference = (_numbers(map(_SPACED.search, lines)) for lines in (hypotheses, reference))
+    spaced, spaced_in_reference = (
+        _numbers(map(leftovers.SPACED_PUNCTUATION.search, lines)) for lines in (hypotheses, reference)
+    )
     attached, attached_in_reference = (_numbers(map(_ATTACHED.search, lines)) for lines in (hypotheses, reference))
-    tolerated = _TOKENIZED_SHARE * len(hypotheses)
+    tolerated = leftovers.TOKENIZED_SHARE * len(hypotheses)
     if text == "plain" and len(spaced) > tolerated:
         both = len(spaced_in_reference) > tolerated
-        advice = "say --text tokenized" if both else "detokenise it; the reference is plain"
+        advice = "detokenise it; the reference is plain"
+        if both:
+            advice = 'say --text tokenized, or for a run data.text = "tokenized" in its recipe'
         return [TextFault("tokenized", "punctuation split off as a tokeniser does", spaced, advice)]
     # Tokenisers leave some periods attached, such as those of abbreviations, so the reference has them as well.
     if text == "tokenized" and len(attached) > tolerated + len(attached_in_reference):

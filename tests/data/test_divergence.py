@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from nmtkit.data.divergence import likely_first_divergent_line
+from nmtkit.data.divergence import are_unrelated, likely_first_divergent_line
 
 
 def lengths(count: int, seed: int = 1) -> tuple[npt.NDArray, npt.NDArray]:
@@ -47,3 +47,14 @@ def test_a_text_that_was_cut_short_parts_where_it_ends() -> None:
 def test_an_empty_side_parts_at_the_first_line() -> None:
     source, target = lengths(5)
     assert likely_first_divergent_line(source, target[:0]) == 1
+
+
+def test_lengths_of_translations_are_related_and_those_of_shifted_lines_are_not() -> None:
+    generator = np.random.default_rng(1)
+    source = generator.integers(10, 120, 1000)
+    target = np.maximum(1, source + generator.integers(-8, 9, 1000))
+    assert not are_unrelated(source.tolist(), target.tolist())
+    assert are_unrelated(source[1:].tolist(), target[:-1].tolist())
+    assert not are_unrelated(source[1:100].tolist(), target[:99].tolist())  # too few to say
+    sorted_by_length = np.sort(generator.integers(40, 44, 1000)), generator.integers(20, 90, 1000)
+    assert not are_unrelated(*(lengths.tolist() for lengths in sorted_by_length))

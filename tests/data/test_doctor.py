@@ -605,6 +605,48 @@ class TestReport:
             corpus.check(languages=("en", code))
         assert not [record for record in caplog.records if "language code" in record.getMessage()]
 
+    def test_what_is_odd_about_validation_and_test_sets_is_warned_of(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def told() -> str:
+            caplog.clear()
+            corpus.check()
+            return caplog.text
+
+        corpus.write("train", encoded(CLEAN))
+        pairs = [("so " * (1 + 7 * n % 30), "ja " * (1 + 7 * n % 30)) for n in range(150)]
+        corpus.write("news", encoded(pairs))
+        corpus.write("valid", encoded([(f"a {source}", target) for source, target in pairs]))
+        assert not [record for record in caplog.records if record.levelname == "WARNING"]
+        assert "unrelated" not in told()
+        moved = [target for _, target in pairs[1:]]
+        corpus.write("valid", encoded(list(zip([f"a {source}" for source, _ in pairs], [*moved, "ja"], strict=True))))
+        assert "valid.de: the lengths of the two sides are unrelated" in told()
+        corpus.write("valid", encoded(pairs[:20]))
+        assert "news.de: 150 pairs are also in the validation set" not in told()  # equal pairs are one
+        assert "news.de: 20 pairs are also in the validation set" in told()
+        corpus.write("news", encoded([(source, f"{target}&amp; .") for source, target in [*pairs[:5], ("x", " ")]]))
+        assert "news.de: HTML entities, such as &amp; (6 lines: 1, 2, 3, 4, 5, 6)" in told()
+        assert "news.de: punctuation is split off as a tokeniser does" in told()
+        corpus.write("news", encoded([*pairs[:5], ("x", " ")]))
+        assert "news.de: one side is blank (line 6)" in told()
+
+    def test_training_text_of_which_one_side_is_shifted_is_warned_of(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pairs = [(f"{n} " + "so " * (1 + 7 * n % 30), f"{n} " + "ja " * (1 + 7 * n % 30)) for n in range(3000)]
+        targets = [target for _, target in pairs]
+        shifted = [*targets[:1000], "neu", *targets[1000:-1]]
+        corpus.write("train", encoded(pairs))
+        corpus.check()
+        assert "unrelated" not in caplog.text
+        corpus.write("train", encoded([(source, target) for (source, _), target in zip(pairs, shifted, strict=True)]))
+        corpus.check()
+        assert (
+            "train.en: the lengths of the two sides are unrelated from about line 1001 on, in 2 stretches"
+            in caplog.text
+        )
+
     def test_text_of_the_user_is_escaped_in_the_page(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))
         shutil.copy(corpus.folder / "train.en", corpus.folder / "a&b<i>.en")

@@ -111,7 +111,7 @@ TOKENS = [line.replace(".", " .").replace(",", " ,") for line in REFERENCES]
 
 def test_tokenised_text_that_is_said_to_be_plain_is_told_with_what_to_do() -> None:
     assert found(TOKENS)["tokenized"].advice == "detokenise it; the reference is plain"
-    assert found(TOKENS, references=[TOKENS])["tokenized"].advice == "say --text tokenized"
+    assert found(TOKENS, references=[TOKENS])["tokenized"].advice.startswith("say --text tokenized, or for a run")
     assert found(TOKENS, references=[TOKENS], text="tokenized") == {}
     assert list(found(REFERENCES, references=[TOKENS], text="tokenized")) == ["not_tokenized"]
     one_line = [TOKENS[0], *REFERENCES[1:]]
@@ -163,3 +163,15 @@ def test_parses_that_evalb_does_not_count_are_told_with_their_lines() -> None:
     assert (finding.kind, finding.lines) == ("not_counted", (2, 3, 4))
     assert "(the first: words unmatch (b|x)) in 3 lines: 2, 3, 4; they count in no score" in str(finding)
     assert text_faults(gold, [gold], **stated, text="trees") == []
+
+
+def test_faults_of_the_reference_are_told_if_it_has_many() -> None:
+    escaped = [f"{line} &quot;ja&quot;" for line in REFERENCES]
+    assert str(found(REFERENCES, references=[escaped])["entities"]).startswith(
+        "a reference with entities such as &quot;"
+    )
+    assert found(REFERENCES, references=[[escaped[0], *REFERENCES[1:]]]) == {}
+    assert found(escaped, references=[escaped]) == {}
+    blank = [*REFERENCES[:4], "", *REFERENCES[5:]]
+    assert found(REFERENCES, references=[blank])["empty_reference"].lines == (5,)
+    assert found(REFERENCES, references=[blank, REFERENCES]) == {}

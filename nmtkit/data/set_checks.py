@@ -1,0 +1,41 @@
+"""Faults of validation and test sets. They are read as they are, so `prepare` only warns of them."""
+
+import math
+from collections import defaultdict
+
+from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.console import listed, log
+from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, PairExaminer
+from nmtkit.data.divergence import are_unrelated
+from nmtkit.text.leftovers import is_tokenized
+
+ODD_SHARE = 0.02
+"""Share of the pairs of a set above which they are mentioned; sets in use have a few odd lines."""
+_TOLD = {"html_entity", "markup", "wrong_script", "swapped_sides", "wrong_language"}
+
+
+def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, cleaning: CleaningConfig) -> None:
+    """Warn of pairs that may make validation or scores mean something else than they seem to.
+
+    Args:
+        name: the file of the targets, for messages.
+        data: settings with the languages of the set.
+    """
+    examiner, lines = PairExaminer(data, cleaning, math.inf), defaultdict[str, list[int]](list)
+    for number, pair in enumerate(pairs, start=1):
+        for rule in examiner.broken_rules(*pair):
+            lines[rule].append(number)
+    told = _TOLD - ({"html_entity"} if data.text == "tokenized" else set())  # tokenisers write some characters so
+    for rule, numbers in lines.items():
+        if rule in BLANK_RULES or (rule in told and len(numbers) > ODD_SHARE * len(pairs)):
+            log.warning("%s: %s (%s)", name, MEANINGS[rule], listed(numbers))
+    if are_unrelated([len(source) for source, _ in pairs], [len(target) for _, target in pairs]):
+        log.warning(
+            "%s: the lengths of the two sides are unrelated; they may not be each other's translation: see that they "
+            "are files of the same set, and that no line is missing or added on one side", name
+        )  # fmt: skip
+    if data.text == "plain" and is_tokenized([target for _, target in pairs]):
+        log.warning(
+            '%s: punctuation is split off as a tokeniser does; if that is meant, state data.text = "tokenized", else '
+            "BLEU scores are not comparable", name
+        )  # fmt: skip
