@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -342,6 +343,10 @@ def find_model(path: Path) -> Path:
         return path
     run = Run(path)
     if is_model_folder(run.averaged):
+        last, made = run.checkpoints()[-1:], (run.averaged / "model.json").stat().st_mtime
+        # Checkpoints that were there before are left out on purpose.
+        if last and last[0].name > max(_made_of(run.averaged), default="~") and last[0].stat().st_mtime > made:
+            _warn_of_older_average(path, last[0].name)
         return run.averaged
     candidates = run.best_checkpoints(1) or run.whole_checkpoints(1)
     if candidates:
@@ -357,6 +362,19 @@ def find_model(path: Path) -> Path:
                 f"{path}: an export of {manifest.get('model', 'a model')}, which {reader}; here, give the model itself"
             )
     raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")
+
+
+def _made_of(folder: Path) -> list[str]:
+    """Return the names of the checkpoints of an average."""
+    return [entry["checkpoint"] for entry in read_provenance(folder).get("average_of") or []]
+
+
+@cache  # a command may look for its model several times
+def _warn_of_older_average(path: Path, checkpoint: str) -> None:
+    log.warning(
+        "%s: its averaged model is older than %s, and is taken all the same; `nmtkit average %s` makes it anew",
+        path, checkpoint, shlex.quote(str(path)),
+    )  # fmt: skip
 
 
 def load_ensemble(

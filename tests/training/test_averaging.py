@@ -12,6 +12,7 @@ from nmtkit.errors import ModelError
 from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model
+from nmtkit.run import find_model
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from tests.conftest import message_of
@@ -232,6 +233,23 @@ def test_an_average_is_up_to_date_until_its_checkpoints_change(tmp_path: Path) -
     average(folders[:2], output)
     assert is_up_to_date(folders[:2], output)
     assert not is_up_to_date(folders[:1], folders[0])  # a checkpoint is no average
+
+
+def test_an_average_that_is_older_than_the_training_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [save_checkpoint(tmp_path, step) for step in (1, 2, 3)]
+    (tmp_path / "data").mkdir()
+    average(folders[:2], tmp_path / "averaged")
+    for folder in folders:
+        os.utime(folder, (1, 1))
+    assert find_model(tmp_path) == tmp_path / "averaged"
+    assert "older" not in caplog.text  # the third was left out on purpose
+    save_checkpoint(tmp_path, 4)
+    os.utime(tmp_path / "checkpoints" / "step-00000004", (2**33, 2**33))
+    assert find_model(tmp_path) == find_model(tmp_path) == tmp_path / "averaged"
+    (message,) = caplog.messages
+    assert "its averaged model is older than step-00000004" in message and "nmtkit average " in message
 
 
 @pytest.mark.parametrize("can_link", [True, False])
