@@ -105,21 +105,22 @@ def roll_back(state: TrainingState, run: Run) -> dict[str, Any]:
         Its state.json.
 
     Raises:
-        NmtkitError: the run has been rolled back before, or there is no such state.
+        NmtkitError: there is no such state, or none since the last rollback.
     """
     failed = state.progress
     if failed.loss_scale < MIN_LOSS_SCALE:
         reason = f"the loss scale of fp16 fell below {MIN_LOSS_SCALE:g}"
     else:
         reason = f"{failed.nonfinite_in_a_row} updates in a row had numbers that are not finite"
-    found = whole_states(run, 1, only_good=True) if not failed.rollbacks else []
-    if not found:
+    found = whole_states(run, 1, only_good=True)
+    # Each rollback needs a state saved since the last one, so a failure that always comes back ends the training.
+    if not found or found[0][1]["progress"]["rollbacks"] < failed.rollbacks:
         seen = f" (their lines: {run.nonfinite})" if run.nonfinite.is_file() else ""
         before = " again after a rollback" if failed.rollbacks else ", and there is no saved state to go back to"
         raise NmtkitError(
             f"update {failed.step}: {reason}{seen}{before}; training ends. In another --run-dir, lower "
             "training.peak_learning_rate, set training.gradient_clip_norm, or take training.precision = bf16 or "
-            "float32 in place of fp16"
+            "float32 in place of fp16; training.init can name the last checkpoint of this run"
         )
     folder, saved = found[0]
     state.load(folder, saved)
@@ -127,7 +128,5 @@ def roll_back(state: TrainingState, run: Run) -> dict[str, Any]:
     # Counts of what has happened in the whole run, in updates that are repeated, too.
     state.progress.skipped_updates, state.progress.overflows = failed.skipped_updates, failed.overflows
     state.progress.tokens_per_pass = failed.tokens_per_pass  # a limit that memory has lowered stays
-    log.warning(
-        "update %d: %s; rolling back, once, to update %d with new dropout", failed.step, reason, state.progress.step
-    )
+    log.warning("update %d: %s; rolling back to update %d with new dropout", failed.step, reason, state.progress.step)
     return saved

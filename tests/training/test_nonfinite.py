@@ -1,4 +1,4 @@
-"""Numbers that stay finite: what is skipped, counted and written down, going back once, and the loss scale of fp16."""
+"""Numbers that stay finite: what is skipped, counted and written down, going back, and the loss scale of fp16."""
 
 import json
 import logging
@@ -333,7 +333,7 @@ def test_after_several_in_a_row_the_run_goes_back_once_with_other_dropout(
     poison.steps = {(0, step) for step in STREAK}
     run_dir, untouched = tmp_path / "run", tmp_path / "untouched"
     assert project.train(run_dir, poison).step == 14
-    assert any("rolling back, once, to update 3" in message for message in warnings.messages)
+    assert any("rolling back to update 3" in message for message in warnings.messages)
     place = read_json(run_dir / "resume" / "step-00000014" / "state.json")["progress"]
     assert (place["rollbacks"], place["skipped_updates"], place["nonfinite_in_a_row"]) == (1, len(STREAK), 0)
     entries = read_json_lines(run_dir / "nonfinite.jsonl")
@@ -396,7 +396,7 @@ def test_a_diverged_model_is_validated_without_a_score_and_the_run_goes_back(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "batch_loss", diverged)
         assert project.train(run_dir, poison, *settings).step == 14
-        assert any("rolling back, once, to update 3" in message for message in warnings.messages)
+        assert any("rolling back to update 3" in message for message in warnings.messages)
         assert any(
             "this validation computes no BLEU: the model's probabilities are not finite" in each
             for each in warnings.messages
@@ -426,6 +426,15 @@ def test_a_second_failure_ends_training_with_one_line_that_explains(
         assert advice in message
     entries = read_json_lines(tmp_path / "run" / "nonfinite.jsonl")
     assert [entry["rollbacks"] for entry in entries] == [0] * len(STREAK) + [1] * len(STREAK)
+
+
+def test_a_run_goes_back_again_if_it_has_saved_a_good_state_since(
+    project: Project, tmp_path: Path, poison: Poison
+) -> None:
+    poison.steps = {(0, step) for step in STREAK} | {(1, step + 2) for step in STREAK}
+    assert project.train(tmp_path / "run", poison).step == 14
+    place = read_json(tmp_path / "run" / "resume" / "step-00000014" / "state.json")["progress"]
+    assert (place["rollbacks"], place["nonfinite_in_a_row"]) == (2, 0)
 
 
 def test_a_failure_before_the_first_save_ends_training(project: Project, tmp_path: Path, poison: Poison) -> None:
