@@ -330,7 +330,7 @@ def translate_stream(
             show_progress(1.0)
         job.check_lines(reader.num_lines)
         result.flush()  # before the status file appears, as the disk may be full
-    job.report_unread()
+    job.report_doubtful()
     warn_of_invalid_lines(reader)
 
 

@@ -41,6 +41,13 @@ WINDOW_LINES = 2000
 """Maximum lines per window."""
 GATHERING_SECONDS = 0.02
 """Seconds that the first line of a window waits for more, so that lines in quick succession share a window."""
+_DOUBTS = {
+    "cut": "cut to the tokens that the model reads",
+    "unknown": "at least half of the tokens are unknown to the model",
+    "length_limit": "the translation was ended by the maximum length (--max-length-ratio, --max-length-offset)",
+    "short": "the translation is so short that text is probably missing",
+}
+"""What a status means for the text of a line, where some may be lost."""
 SAVE_SECONDS = 30.0
 """Interval at which translated sentences of an unfinished window are saved, so that fast translation saves none."""
 
@@ -147,7 +154,7 @@ class TranslationJob:
     required: LineConstraints | None = None
     minimum_risk: str | None = None
     kept: int = 1
-    unread: dict[str, list[int]] = field(default_factory=lambda: {"cut": [], "unknown": []})
+    doubtful: dict[str, list[int]] = field(default_factory=lambda: {status: [] for status in _DOUBTS})
     unwritten: set[str] = field(default_factory=set)
 
     def check(self) -> None:
@@ -173,12 +180,12 @@ class TranslationJob:
             yield line
 
     def report_unmet(self, lines: Iterable[str], statuses: Iterable[str]) -> None:
-        """Log the lines that lack something required, by their status lines, and note those that were not read."""
+        """Log the lines that lack something required, by their status lines, and note the doubtful ones."""
         unsatisfied, missing = [], list[str]()
         for line, status in zip(lines, statuses, strict=False):  # a file may grow meanwhile
             found = json.loads(status)
-            for status in self.unread.keys() & found["status"]:
-                self.unread[status].append(found["line"])
+            for status in self.doubtful.keys() & found["status"]:
+                self.doubtful[status].append(found["line"])
             if "unmet" in found["status"] and self.engine.task.words(line):
                 unsatisfied.append(found["line"])
                 missing += found.get("missing", [])
@@ -207,15 +214,11 @@ class TranslationJob:
         encoded = tokenizer.encode([tokenizer.normalize(text, "target") for text in texts], "target")
         return [text for text, ids in zip(texts, encoded, strict=True) if UNK in ids]
 
-    def report_unread(self) -> None:
-        """Log the lines of which only the first tokens were read, and those with hardly any known token."""
-        reasons = {
-            "cut": "cut to the tokens that the model reads",
-            "unknown": "at least half of the tokens are unknown to the model",
-        }
-        for status, numbers in self.unread.items():
+    def report_doubtful(self) -> None:
+        """Log the lines that were not read to their end, or whose translations may lack text."""
+        for status, numbers in self.doubtful.items():
             if numbers:
-                log.warning("%s: %s", reasons[status], console.listed(numbers))
+                log.warning("%s: %s", _DOUBTS[status], console.listed(numbers))
 
     def _request(self, first_line: int, last_line: int | None) -> TranslationRequest:
         prefixes, required = (
@@ -414,5 +417,5 @@ def translate_file(
             # Before `join`, which removes the status lines with the folder.
             job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])], record)
-            job.report_unread()
+            job.report_doubtful()
     return reader

@@ -230,10 +230,11 @@ def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
         translate()
     assert logged.messages == []
     translate()
-    assert logged.messages[-3:] == [
+    assert logged.messages[-4:] == [
         "a required prefix, phrase, term or span is missing in 2 lines: 1, 4; the first: '7'",
         "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: 7 8",
         "cut to the tokens that the model reads: line 4",
+        "the translation was ended by the maximum length (--max-length-ratio, --max-length-offset): 3 lines: 1, 3, 4",
     ]
     assert json.loads((tmp_path / "status").read_text().split("\n")[3])["missing"] == ["8"]
 
@@ -261,7 +262,18 @@ def test_lines_that_the_model_cannot_read_are_named(
     translate_file(job, tmp_path / "in", tmp_path / "out", status=tmp_path / "status")
     statuses = [json.loads(line)["status"] for line in (tmp_path / "status").read_text().splitlines()]
     assert ["unknown" in status for status in statuses] == [False, True, False, True]
-    assert logged.messages == ["at least half of the tokens are unknown to the model: 2 lines: 2, 4"]
+    assert "at least half of the tokens are unknown to the model: 2 lines: 2, 4" in logged.messages
+
+
+def test_lines_whose_translations_may_lack_text_are_named(
+    tmp_path: Path, logged: pytest.LogCaptureFixture, tokenizer: Tokenizer
+) -> None:
+    (tmp_path / "in").write_text("The dog\n", encoding="utf-8")
+    decoding = DecodingConfig(beam=1, max_length_ratio=0, max_length_offset=2)
+    job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, decoding))
+    translate_file(job, tmp_path / "in", tmp_path / "out")
+    (message,) = logged.messages
+    assert message.startswith("the translation was ended by the maximum length") and message.endswith(": line 1")
 
 
 def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> None:
