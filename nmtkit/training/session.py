@@ -231,6 +231,14 @@ class _Session:
                 "warmup_steps, fewer tokens_per_update or a higher limit",
                 counted(expected["updates"], "update"), training.warmup_steps,
             )  # fmt: skip
+        choices = training.patience_epochs, training.patience_validations, training.keep_best > 1
+        kinds = ("steps", "epochs", "minutes")
+        every = [[getattr(training, f"{event}_every_{kind}") for event in ("validate", "checkpoint")] for kind in kinds]
+        if self._validator is not None and any(choices) and not any(a and b and a % b == 0 for a, b in every):
+            log.warning(
+                "not every validation comes with a checkpoint, so the best model may not be kept; let validate_every_* "
+                "be a multiple of checkpoint_every_*, in the same unit"
+            )
         log.info(
             "expected: %.2g FLOPs in %s (%s); %s at %.0f %% of the device's rate, %s",
             expected["flops"], counted(expected["updates"], "update"), expected["limit"], duration(expected["seconds"]),

@@ -316,6 +316,20 @@ def test_the_log_has_the_trained_parameters_and_warns_of_too_few_updates(
     assert "of them trained" not in caplog.text and "warmup" not in caplog.text
 
 
+def test_validations_without_checkpoints_are_warned_of_where_the_best_model_counts(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = ("training.validate_every_steps=2", "training.checkpoint_every_epochs=1", "training.max_steps=1")
+    for name, patience, is_told in (("a", (), False), ("b", ("training.patience_validations=2",), True)):
+        caplog.clear()
+        train_run(project / "base.toml", tmp_path / name, *every, "training.warmup_steps=1", "data.valid=4", *patience)
+        assert ("not every validation comes with a checkpoint" in caplog.text) == is_told
+    caplog.clear()
+    every = ("training.validate_every_steps=2", "training.checkpoint_every_steps=1", "training.max_steps=1")
+    train_run(project / "base.toml", tmp_path / "c", *every, "training.warmup_steps=1", "data.valid=4", *patience)
+    assert "comes with a checkpoint" not in caplog.text
+
+
 def checkpoint_steps(run_dir: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in (run_dir / "checkpoints").iterdir())
 
