@@ -88,8 +88,10 @@ def split_compounds(line: str) -> str:
 
     Matches do not overlap, so ``a-b-c`` is split once, and they are matches of bytes, so ``a-ü-c`` is split twice.
 
-    Source: tensor2tensor, ``utils/get_ende_bleu.sh``: ``perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g'``.
+    Source: tensor2tensor, ``utils/get_ende_bleu.sh``: ``perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g'``. Text in
+    which a hyphen is marked already, as by the tokeniser's option -a, would gain more tokens: the mark is undone first.
     """
+    line = line.replace(" ##AT##-##AT## ", "-").replace(" @-@ ", "-")
     return _HYPHEN_IN_WORD.sub(rb"\1 ##AT##-##AT## \2", line.encode("utf-8")).decode("utf-8")
 
 
