@@ -10,7 +10,7 @@ from nmtkit.cli import run
 from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe, to_toml
 from nmtkit.decoding.running_text import TextScore
-from nmtkit.evaluation.metrics import Score, mean_scores
+from nmtkit.evaluation.metrics import Score, comparable_to, mean_scores
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
 from nmtkit.training.validation import Validation
@@ -81,3 +81,9 @@ def test_run_prints_the_signature_of_each_test_set(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out.splitlines()
     stated = [line for line in printed if line.startswith("Signature")]
     assert stated == ["Signature of sacrebleu: tok:13a", "Signature of sacrebleu: tok:zh"]
+    assert not any("compound-split" in line for line in printed)
+    german = {"sacrebleu": Score(20.0, "x"), "bleu-compound-split": Score(21.0, "y")}
+    run._print_main_scores({"a": german}, is_made_up=False)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"Comparable to: {comparable_to('sacrebleu')}" in printed
+    assert f"a: bleu-compound-split 21.00, comparable to {comparable_to('bleu-compound-split')}" in printed

@@ -124,7 +124,7 @@ def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
     """Print the main metrics of each test set, with the signatures of the first metric."""
 
-    from nmtkit.evaluation.metrics import shown_score
+    from nmtkit.evaluation.metrics import comparable_to, shown_score
 
     def shown(metric: str, score: "Score | None") -> str:
         if score is None:
@@ -138,6 +138,12 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     stated = [(name, entries[name].signature) for name in metrics[:1] for test, entries in scores.items()
               if name in entries and test != AVERAGE]  # fmt: skip
     notes = [f"Signature of {name}: {signature}" for name, signature in dict.fromkeys(stated)]
+    notes += [f"Comparable to: {comparable_to(name)}" for name in metrics[:1]]
+    notes += [
+        f"{test}: bleu-compound-split {shown('bleu-compound-split', entries['bleu-compound-split'])}, comparable to "
+        f"{comparable_to('bleu-compound-split')}"
+        for test, entries in scores.items() if "bleu-compound-split" in entries
+    ]  # fmt: skip
     if is_made_up:
         notes.append("Text and test set are made up by nmtkit: this score shows that every step works, no more.")
     console.print_table("Test scores", ["test set", *metrics], rows, notes=notes)

@@ -291,6 +291,11 @@ def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
     ]
     if decoding["length_penalty"] == "wu":
         lines.append("- The library itself knows n^alpha only, not this penalty, ((5 + n) / 6)^alpha")
+    if manifest["to"] == "ctranslate2":
+        lines.append(
+            "- The library's own defaults cut sources at 1,024 tokens and translations at 256: give\n"
+            "  max_input_length=0 and max_decoding_length"
+        )
     if manifest["to"] == "huggingface":
         lines += [
             "- Its search never produces <pad>, <s> and <unk> (generation_config.json), as nmtkit's",
