@@ -36,7 +36,7 @@ Mirror = Annotated[
         help="Folder with local copies of downloads, laid out as <host>/<path of the URL>.",
     ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], Option(help="Device to compute on.")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], Option(help="Device to compute on; auto: cuda or cpu.")]
 Threads = Annotated[
     int | None,
     Option(min=1, help="CPU threads per process; OMP_NUM_THREADS has no effect.  [default: cores / processes]"),

@@ -40,15 +40,17 @@ ComputedPrecision = Literal["float32", "bf16", "fp16"]
 
 
 def choose_device(device: str) -> torch.device:
-    """Return the torch device for auto, cpu, cuda or mps.
+    """Return the torch device for auto, cpu, cuda or mps; auto is cuda if there is one, else cpu.
 
     Raises:
         NmtkitError: the device is not available.
     """
-    # In the order in which auto prefers them.
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
-        device = next(name for name, there in available.items() if there)
+        # Never mps, where torch has computed wrong results silently: pytorch issues 83015, 139550, 163597 and 189690.
+        device = "cuda" if available["cuda"] else "cpu"
+    elif device == "mps":
+        log.warning("--device mps is untested, and several versions of torch compute wrong results on it")
     if device not in available:
         raise NmtkitError(f"--device {device}: choose auto, cpu, cuda or mps")
     if not available[device]:

@@ -21,6 +21,7 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.console import duration, log
 from nmtkit.data.batch import Batch, LabelBatch
 from nmtkit.data.episodes import EpisodeBatch
+from nmtkit.distributed.workers import is_out_of_memory
 from nmtkit.errors import NmtkitError
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.trajectory import DecisionTransformer
@@ -366,6 +367,13 @@ class CompiledLoss:
             layer._compiled_call_impl = call
         try:
             return self._loss(model, batch, label_smoothing)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            if is_out_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())[:300]
+            raise NmtkitError(
+                f"training.compile: torch cannot compile here ({reason}); install a C++ compiler, or leave it out"
+            ) from None
         finally:
             for layer in self._layers:
                 layer._compiled_call_impl = None

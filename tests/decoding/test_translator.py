@@ -21,6 +21,7 @@ from nmtkit.decoding.request import Batching, Sampling, Segment, Translation
 from nmtkit.decoding.request import TranslationRequest as Request
 from nmtkit.decoding.translator import Translator
 from nmtkit.decoding.wanted import Wanted, mended
+from nmtkit.distributed.workers import choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.decoder_only import build_model
@@ -679,6 +680,11 @@ def test_settings_of_the_search_can_be_given_to_load_and_are_checked(tokenizer: 
 def test_models_devices_and_precisions_that_are_not_there_are_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^no model is given$"):
         Translator.load([])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setattr(torch.backends.mps, "is_available", lambda: True)
+        assert choose_device("auto").type == "cpu"
+        assert choose_device("mps").type == "mps"
     with pytest.raises(NmtkitError, match="--device nowhere: choose auto, cpu, cuda or mps"):
         Translator.load(tmp_path, device="nowhere")
     if not torch.cuda.is_available():

@@ -15,8 +15,10 @@ import torch
 
 import nmtkit
 from nmtkit.config.schema import ModelConfig, TrainingConfig
-from nmtkit.data.batch import work_ahead
+from nmtkit.data.batch import make_batch, work_ahead
 from nmtkit.data.shards import PairData
+from nmtkit.errors import NmtkitError
+from nmtkit.model.decoder_only import build_model
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import _CLOCK, MAX_VARIANTS, CompiledLoss, batch_loss
@@ -25,6 +27,17 @@ from tests.training.updates import ALONE, random_pairs, run
 
 MODEL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.1}
 TRAINING = {"tokens_per_update": 90, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+def test_where_torch_cannot_compile_it_is_one_line(data: PairData) -> None:
+    def fails(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
+        raise torch._dynamo.exc.TorchDynamoException("No working C++\n compiler found")
+
+    model = build_model(ModelConfig.model_validate(MODEL), 20, 20)
+    message = r"^training.compile: torch cannot compile here \(No working C\+\+ compiler found\)"
+    with pytest.raises(NmtkitError, match=message):
+        CompiledLoss(fails, model)(model, make_batch(data, [0]), 0.1)
 
 
 @pytest.fixture
