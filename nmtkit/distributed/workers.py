@@ -7,6 +7,8 @@
 import logging
 import os
 import re
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -301,6 +303,24 @@ def is_launched() -> bool:
     return LAUNCHED in os.environ
 
 
+def _wait_for_port(host: str, port: int) -> None:
+    """Wait until process 0 of `launch` listens: it may be downloading for hours.
+
+    torch's own waiting has a time limit, and does not let Python handle signals.
+
+    Raises:
+        NmtkitError: the process that started this one is gone.
+    """
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=2).close()
+            return
+        except OSError:
+            if os.getppid() != environment_number(LAUNCHED):
+                raise NmtkitError("the process that started this one is gone") from None
+            time.sleep(0.1)
+
+
 def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
     """Meet the other processes; return rank, number of processes, device and heartbeat of this process."""
     from accelerate import PartialState
@@ -308,9 +328,11 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
 
     rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
     environment_number("LOCAL_RANK", None if device.type == "cuda" else 0)  # Accelerate chooses the GPU by it
-    environment_number("MASTER_PORT")
+    port = environment_number("MASTER_PORT")
     if rank >= num_processes:
         raise NmtkitError(f"RANK = {rank}, but WORLD_SIZE = {num_processes}: ranks go from 0 to {num_processes - 1}")
+    if rank and is_launched():
+        _wait_for_port(os.environ["MASTER_ADDR"], port)
     try:
         store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
         name = meet(store, rank, num_processes)
