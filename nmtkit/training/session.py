@@ -141,7 +141,11 @@ class _Session:
         self._recipe, self._workers, self._state.training = recipe, workers, recipe.training
         matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
-            start_from_model(self._state, recipe, self._tokenizer)
+            with workers.failing_together():
+                start_from_model(self._state, recipe, self._tokenizer)
+                # Each process has read the model itself, a while after all agreed on its sum.
+                if initial_sha256(recipe) != init_sha256:
+                    raise NmtkitError(f"{recipe.training.init}: changed while the training started; start it again")
         self._lengths = lengths_seen(recipe, manifest, saved)
         before = saved or {"unfinished": None, "validated": False, "checkpointed": False, "meter": {}}
         self._origin = {  # of checkpoints and resume states

@@ -14,11 +14,12 @@ from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
 from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
 from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import sha256_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
+from nmtkit.pipeline import translate_test_sets
 from nmtkit.run import Run, set_translated_as
 from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
@@ -243,3 +244,18 @@ def test_the_translation_of_a_test_set_is_told_from_other_files(run: Path, monke
         assert found(run / other) is None
     monkeypatch.chdir(run)
     assert found(Path("translations/news.txt")) == (run, "news")
+
+
+def test_a_model_that_changes_before_it_is_loaded_translates_no_test_set(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Translator.load
+
+    def replace_and_load(models: list[Path], *arguments: Any) -> Translator:
+        average(choose_checkpoints(run, last=3), models[0])
+        return load(models, *arguments)
+
+    monkeypatch.setattr(Translator, "load", replace_and_load)
+    with pytest.raises(ModelError, match=r"averaged: has changed since this command began; run it again$"):
+        translate_test_sets(RECIPE, run, torch.device("cpu"))
+    assert (run / "translations" / "news.txt").read_text() == "b a\n"
