@@ -19,7 +19,7 @@ import torch
 
 from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import counted, duration, log
-from nmtkit.distributed.interpreter import STOP_SIGNALS, stop_signals
+from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, STOP_SIGNALS, stop_signals
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second, read_metrics
@@ -51,9 +51,6 @@ from nmtkit.training.resume import (
 )
 from nmtkit.training.state import Progress, TrainingState, execution_facts
 from nmtkit.training.validation import Validation, Validator
-
-_SECONDS_OF_ONE_REQUEST = 1.0
-"""A terminal and a launcher both send the signal to every process: signals within a second are one request."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class StopRequest:
                 requested_at = time.monotonic()
                 if self.number is None:  # else another process told of its request first
                     self.number = number
-            elif time.monotonic() - requested_at >= _SECONDS_OF_ONE_REQUEST:
+            elif time.monotonic() - requested_at >= SECONDS_OF_ONE_REQUEST:
                 for each, handler in previous.items():
                     signal.signal(each, handler)
                 signal.raise_signal(number)
