@@ -1,7 +1,10 @@
 """What made a run's translations is compared with the recipe before they are scored."""
 
+import contextlib
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -232,6 +235,24 @@ def test_the_record_knows_its_translation(run: Path) -> None:
     (run / "translations" / "news.txt").write_text("")
     assert not Run(run).is_translated("news", made_from)
     assert not Run(run).is_translated("other", made_from)
+
+
+def test_records_that_are_made_at_the_same_time_are_all_kept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "translations" / "olds.txt").write_text("a\n")
+    have_read, recorded = threading.Barrier(2), Run.recorded_translations
+
+    def read_together(self: Run) -> dict[str, Any]:
+        found = recorded(self)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            have_read.wait(0.3)
+        return found
+
+    made_from = {"model_sha256": "0", "source_sha256": "1", "decoding": {}}
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(Run, "recorded_translations", read_together)
+        list(pool.map(lambda name: Run(run).record_translation(name, made_from), ("news", "olds")))
+    assert sorted(Run(run).recorded_translations()) == ["news", "olds"]
+    assert sorted(path.name for path in (run / "translations").iterdir()) == ["manifest.json", "news.txt", "olds.txt"]
 
 
 def test_the_translation_of_a_test_set_is_told_from_other_files(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
