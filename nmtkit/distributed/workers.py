@@ -28,6 +28,7 @@ from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_pri
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.files import write_atomically
 
 PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
@@ -419,8 +420,8 @@ def open_tracker(
 
     known = run_dir / "wandb" / "run-id"
     # With the id of its first session, a resumed run continues the same curves.
-    is_known = first_step > 1 and known.is_file()
-    options = {"id": known.read_text(encoding="utf-8").strip(), "resume": "allow"} if is_known else {}
+    identity = known.read_text(encoding="utf-8").strip() if first_step > 1 and known.is_file() else ""
+    options = {"id": identity, "resume": "allow"} if identity else {}
     settings = wandb.Settings(console="off", silent=not log.isEnabledFor(logging.INFO))
     (run_dir / "wandb").mkdir(parents=True, exist_ok=True)
     tracker = WandBTracker("nmtkit", name=run_dir.resolve().name, dir=str(run_dir), settings=settings, **options)
@@ -428,6 +429,7 @@ def open_tracker(
         tracker.start()
     except wandb.errors.Error as error:
         raise NmtkitError(f"--tracker wandb: {str(error).rstrip('.')}; or set WANDB_MODE=offline") from None
-    known.write_text(tracker.run.id + "\n", encoding="utf-8")
+    with write_atomically(known) as file:
+        file.write(f"{tracker.run.id}\n")
     tracker.store_init_configuration(hyperparameters)
     return tracker
