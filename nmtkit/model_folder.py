@@ -183,9 +183,13 @@ def read_description(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: the file is missing, damaged, or of another format.
     """
+    _check_model_folder(folder)
+    return read_json(folder / "model.json", _DESCRIPTION, ModelError)
+
+
+def _check_model_folder(folder: Path) -> None:
     if not is_model_folder(folder):
         raise ModelError(f"{folder}: not a model folder (no model.json in it)")
-    return read_json(folder / "model.json", _DESCRIPTION, ModelError)
 
 
 def _check_format(value: Any) -> None:
@@ -210,6 +214,9 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     from nmtkit.model.decoder_only import build_model
     from nmtkit.model.flops import count_parameters
 
+    _check_model_folder(folder)
+    # Before all else, so that the sums are those of the folder whose weights follow, and not of one that replaces it.
+    provenance = read_provenance(folder)
     description = read_description(folder)
     config = ModelConfig.model_validate(description["model"])
     sizes = description["vocab_sizes"]["source"], description["vocab_sizes"]["target"]
@@ -229,7 +236,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
-    provenance = read_provenance(folder)
+    if read_provenance(folder) != provenance:
+        raise ModelError(f"{folder}: was replaced while it was read; run the command again")
     check_sum(folder, provenance)
     model.requires_grad_(False).eval()
     decoding = DecodingConfig.model_validate(description["decoding"])

@@ -33,7 +33,7 @@ from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import limit_primitive_cache
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
@@ -196,6 +196,8 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             continue
         if translator is None:
             translator = (Classifier if task_of(recipe.data).has_labels else Translator).load([model], device)
+            if translator.model_sha256 != (model_sha256,):
+                raise ModelError(f"{model}: has changed since this command began; run it again")
             translator.decoding = recipe.decoding
         remove_pipe(output)
         source_language, target_language = chosen_languages(recipe.data, direction, translator.tokenizer)

@@ -15,7 +15,7 @@ from nmtkit import model_folder
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.files import sha256_of
+from nmtkit.files import exchange, sha256_of
 from nmtkit.json_toml import write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model, write_tensors
@@ -255,6 +255,19 @@ def test_a_damaged_model_folder_is_refused_in_one_line_that_names_it(
     folder = save(tmp_path / "model")
     damage(folder)
     assert message_of(lambda: load_model(folder), ModelError, message).startswith(str(folder))
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, other = save(tmp_path / "model"), save(tmp_path / "other", step=2)
+
+    def read_and_replace(path: Path) -> dict[str, torch.Tensor]:
+        weights = read_tensors(path)
+        exchange(folder, other)
+        return weights
+
+    monkeypatch.setattr(model_folder, "read_tensors", read_and_replace)
+    told = message_of(lambda: load_model(folder), ModelError)
+    assert told == f"{folder}: was replaced while it was read; run the command again"
 
 
 # ---- finding the model that an argument means

@@ -173,6 +173,23 @@ def test_the_work_of_a_dropped_connection_is_discarded() -> None:
         assert engine.calls == [["in work"], ["kept"]]
 
 
+def test_a_dropped_connection_keeps_no_place_in_a_full_queue() -> None:
+    engine = Shouting()
+    with serving_engine(engine, waiting=1) as server:
+        engine.gate.clear()
+        first, dropped, kept = server.client(), server.client(), server.client()
+        first.send(translation_request({"q": "in work", "source": "en", "target": "de"}))
+        wait_until(lambda: engine.calls == [["in work"]])
+        dropped.send(translation_request({"q": "dropped", "source": "en", "target": "de"}))
+        wait_until(lambda: server.metric("nmtkit_waiting_requests") == 1)
+        dropped.socket.close()
+        kept.send(translation_request({"q": "kept", "source": "en", "target": "de"}))
+        assert server.metric("nmtkit_waiting_requests") == 1  # by now the server has read what came before
+        engine.gate.set()
+        assert kept.read_answer().json == {"translatedText": "KEPT"}
+        assert first.read_answer().json == {"translatedText": "IN WORK"}
+
+
 def test_a_client_that_sends_its_request_slowly_is_ended_in_time_whatever_it_sends() -> None:
     engine = Shouting()
     whole = translation_request({"q": "slow", "source": "en", "target": "de"})
