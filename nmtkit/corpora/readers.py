@@ -170,7 +170,7 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
                 yield _one_line(text)
                 if body is not None:  # frees the units that were read
                     body.clear()
-    except (ElementTree.ParseError, UnicodeDecodeError, LookupError) as error:
+    except (ElementTree.ParseError, UnicodeError, LookupError) as error:
         raise DataError(f"{name}: not valid XML ({error}); correct the file or fetch it again") from None
     if not is_found:
         raise DataError(f"{name}: no unit in the language {part!r}; it has {', '.join(sorted(languages)) or 'none'}")

@@ -24,10 +24,7 @@ class SentencePiece:
     """BPE, unigram or characters by sentencepiece, without any normalisation of its own."""
 
     def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self._bytes = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._bytes, self._processor = model, _loaded_spm(model)
 
     @classmethod
     def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str]) -> "SentencePiece":

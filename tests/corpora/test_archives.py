@@ -239,6 +239,16 @@ def test_the_place_of_a_local_text_may_be_in_an_archive(tmp_path: Path) -> None:
     assert local_file(odd) == (odd, None)
 
 
+def test_a_name_that_is_no_utf8_and_a_wrong_list_of_holes_are_one_line(tmp_path: Path) -> None:
+    content = zip_of({"a.en": TEXT, "\u00fc.en": TEXT}).replace("\u00fc".encode(), b"\xff\xff")
+    assert "damaged or cut short" in fault(Path(f"{store(tmp_path / 'a.zip', content)}:a.en"))
+    out, info = io.BytesIO(), tarfile.TarInfo("a.en")
+    info.pax_headers = {"GNU.sparse.map": "x,y", "GNU.sparse.size": "10"}
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info)
+    assert "damaged or cut short" in fault(Path(f"{store(tmp_path / 'a.tar', out.getvalue())}:a.en"))
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_whatever_is_damaged_in_a_zip_it_is_one_line_or_the_text(tmp_path: Path, method: int) -> None:
     out = io.BytesIO()

@@ -190,7 +190,7 @@ def test_a_translation_memory_is_read_in_the_encoding_that_it_states(encoding: s
 def test_a_translation_memory_of_another_encoding_than_stated_is_an_error() -> None:
     memory = TMX.replace('"1.0"?', '"1.0" encoding="shift_jis"?').replace("\u2028", "").encode()
     assert "not valid XML ('shift_jis' codec" in fault("tmx", memory.replace(b"red", b"\x87\xff"), "en")
-    for unknown in (b"klingon", b"zlib", b"bz2_codec"):
+    for unknown in (b"klingon", b"zlib", b"bz2_codec", b"undefined", b"punycode"):
         assert "not valid XML" in fault("tmx", memory.replace(b"shift_jis", unknown), "en")
 
 

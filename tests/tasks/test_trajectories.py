@@ -392,6 +392,13 @@ def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> N
     assert first < last == 150
 
 
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00\x04\x00{'\\n", b"\x93NUMPY\x01\x00\x04\x00 {[}"])
+def test_damaged_arrays_of_prepared_episodes_are_named(trained: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "states.npy").write_bytes(content)
+    with pytest.raises(DataError, match=r"states\.npy: missing or damaged .*; prepare the run again"):
+        EpisodeData(tmp_path, load_recipe(str(Run(trained).recipe_file)), Run(trained).tokenizer())
+
+
 def test_vectors_are_normalised_and_played(tmp_path: Path) -> None:
     changes = (("Repeat", "Steering"), ("valid = 5", 'states = "vector"\nactions = "vector"'))
     recipe = load_recipe(write_project(tmp_path, *changes), ["training.max_steps=40", "data.episodes=200"])

@@ -1,5 +1,7 @@
 """The subword model: nothing is rewritten, equal text gives equal bytes, and four ids never change."""
 
+import hashlib
+import json
 import random
 import re
 from collections.abc import Iterator
@@ -304,6 +306,19 @@ class TestFiles:
             except ModelError as error:
                 assert str(path) in str(error)
         assert unnoticed == []
+
+    @pytest.mark.parametrize("content", [b"", b"nonsense", b"[" * 100_000])
+    @pytest.mark.parametrize("subwords", ["bpe", "imported", "gpt-bpe"])
+    def test_a_model_file_with_a_checksum_may_still_be_none(
+        self, tmp_path: Path, subwords: str, content: bytes
+    ) -> None:
+        learn(subwords="none").save(tmp_path)
+        (tmp_path / "joint.model").write_bytes(content)
+        stored = json.loads((tmp_path / "tokenizer.json").read_text())
+        changes = {"subwords": subwords, "sha256": {"joint": hashlib.sha256(content).hexdigest()}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**stored, **changes}))
+        with pytest.raises(ModelError, match=r"tokenizer\.json: damaged"):
+            Tokenizer.load(tmp_path)
 
     def test_a_damaged_list_of_pieces_is_named(self, tmp_path: Path) -> None:
         learn(subwords="none").save(tmp_path)
