@@ -125,8 +125,8 @@ class Glossary:
 
 
 def _words(text: str) -> list[str]:
-    # Glossary and text may differ in whether an accent is a character of its own.
-    return words_and_signs(unicodedata.normalize("NFC", text))
+    # Glossary and text may differ in whether an accent is a character of its own, and in where a line may be broken.
+    return words_and_signs(unicodedata.normalize("NFC", text).replace("\u00ad", ""))
 
 
 @cache

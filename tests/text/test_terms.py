@@ -21,6 +21,10 @@ TERMS = [
     ("C++", "C++"),
     ("caf\u00e9", "Kaffeehaus"),
     ("\u0939\u093f", "Silbe"),
+    ("\u0645\u06cc", "Wein"),
+    ("\u0643", "dein"),
+    ("\u05e9", "der"),
+    ("\u0dc1\u0dca", "Zeichen"),
 ]
 
 
@@ -36,6 +40,11 @@ TERMS = [
         ("in C++, not C+", [["C++"]]),
         ("the cafe\u0301 of", [["Kaffeehaus"]]),  # composed or not
         ("\u0939\u093f\u0928\u094d\u0926\u0940", []),  # vowel signs belong to a word
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", []),  # so do joiners,
+        ("\u0dc1\u0dca\u200d\u0dbb\u0dd3", []),
+        ("\u0643\u0650\u062a\u064e\u0627\u0628 \u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd", []),  # points
+        ("ap\u00adple, dog\u00adhouse", [["Apfel"]]),  # and soft hyphens
+        ("\u0645\u06cc", [["Wein"]]),
         ("", []),
     ],
 )
