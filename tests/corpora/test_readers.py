@@ -91,6 +91,11 @@ The last.
 """
 
 
+def test_a_byte_order_mark_hides_no_tag() -> None:
+    for first, expected in (("<url>x</url>", []), ("<title>a</title>", ["a"]), ("a", ["\ufeffa"])):
+        assert read("tagged", f"\ufeff{first}\nb\n") == [*expected, "b"]
+
+
 def test_tagged_text_keeps_titles_and_sentences_and_drops_metadata() -> None:
     assert read("tagged", IWSLT_TAGGED) == [
         "A title",
