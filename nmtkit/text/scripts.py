@@ -146,9 +146,12 @@ def is_unspaced_text(line: str, scripts: tuple[str, ...] = UNSPACED) -> bool:
 
 def join_sentences(sentences: Iterable[str]) -> str:
     """Return sentences as one text, with a blank after each but those in Chinese and Japanese."""
-    # Thai, for example, has no blanks between words, but between sentences.
-    parts = (text if is_unspaced_text(text, ("Han", "Kana")) else f"{text} " for text in sentences if text)
-    return "".join(parts).removesuffix(" ")
+    # Thai, for example, has no blanks between words, but between sentences. A sentence of Chinese may be a number.
+    found = ""
+    for text in filter(None, sentences):
+        is_wide = text.endswith(("\u3002", "\uff01", "\uff1f", "\uff61")) or is_unspaced_text(text, ("Han", "Kana"))
+        found += text if is_wide else f"{text} "
+    return found.removesuffix(" ")
 
 
 def words_and_signs(text: str) -> list[str]:
