@@ -36,8 +36,8 @@ class SentencePiece:
         def sentences() -> Iterator[str]:
             try:
                 for line in lines:
-                    # sentencepiece reserves the tab and would skip the whole line.
-                    yield line.replace("\t", " ").replace(BLANK_SIGN, STAND_IN)
+                    # sentencepiece reserves the tab and U+2585 and would skip the whole line.
+                    yield line.replace("\t", " ").replace("\u2585", " ").replace(BLANK_SIGN, STAND_IN)
             except BaseException as error:  # sentencepiece would replace it by an error of its own
                 stopped.append(error)
                 raise

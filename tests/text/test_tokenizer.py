@@ -196,8 +196,9 @@ class TestVocabulary:
         tokenizer = learn(text, subwords=kind, vocab_size=possible, byte_fallback=byte_fallback)
         assert tokenizer.vocab_size("source") == possible
 
-    def test_very_long_lines_and_tabs_do_not_stop_the_learning(self, kind: str) -> None:
-        text = [*pairs("abcd "), ("q" * 5000, "a\tz")]
+    @pytest.mark.parametrize("sign", ["\t", "\u2585"])
+    def test_very_long_lines_and_reserved_signs_do_not_stop_the_learning(self, kind: str, sign: str) -> None:
+        text = [*pairs("abcd "), ("q" * 5000, f"a{sign}z")]
         tokenizer = learn(text, subwords=kind, vocab_size=30, normalize=[])
         (ids,) = tokenizer.encode(["qz"], "source")
         assert [piece == "<unk>" for piece in tokenizer.pieces(ids, "source") if piece != "\u2581"] == [True, False]
