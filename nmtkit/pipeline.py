@@ -145,7 +145,7 @@ def run(
             return RunResult(0)
         log.info("4/5 play: %d episodes in the environment %s", EPISODES, recipe.data.environment)
         log.info("5/5 score: count successes, and add up the cost")
-        return RunResult(0, score_episodes(run_dir, device=device))
+        return RunResult(0, score_episodes(recipe, run_dir, device=device))
     if not recipe.data.test:
         log.info("4/5 %s, 5/5 score: skipped, as the recipe names no test set", task.command)
         write_json(Run(run_dir).cost, training_cost(run_dir))
@@ -234,7 +234,7 @@ def score_run(
                 f"{run_dir}: the recipe names no environment, so there is nothing to score; play in one with "
                 f"`nmtkit play {shlex.quote(str(run_dir))} --environment MODULE:FUNCTION`"
             )
-        return score_episodes(run_dir, device=device)
+        return score_episodes(recipe, run_dir, device=device)
     names = run.test_sets()
     if not names:
         raise DataError(
@@ -296,7 +296,7 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
     return scores
 
 
-def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str, Score]]:
+def score_episodes(recipe: Recipe, run_dir: Path, *, device: str = "auto") -> dict[str, dict[str, Score]]:
     """Play episodes with the model of a run; write RUN/play.json, RUN/scores.json and RUN/cost.json.
 
     Raises:
@@ -304,7 +304,8 @@ def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str
         ModelError: there is no model.
     """
     run = Run(run_dir)
-    request, loaded = PlayRequest(episodes=EPISODES), load_model(find_model(run_dir), choose_device(device))
+    request = PlayRequest(episodes=EPISODES, environment=recipe.data.environment)
+    loaded = load_model(find_model(run_dir), choose_device(device))
     played = play(loaded, request)
     found = outcome_of(played)
     with optional_write(run.play):

@@ -215,6 +215,12 @@ def foreign_weights(folder: Path) -> None:
     shutil.copy(other / "model.safetensors", folder / "model.safetensors")
 
 
+def fewer_entries(folder: Path) -> None:
+    model = Transformer(ModelConfig.model_validate(TINY), 6, 6)
+    save_model(folder, model.state_dict(), model.config, TOKENIZER, DecodingConfig(), {})
+    edit_description("vocab_sizes", {"source": 6, "target": 6})(folder)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -229,6 +235,8 @@ def foreign_weights(folder: Path) -> None:
         (edit_description("model", {"d_model": 0}), "damaged"),
         (edit_description("decoding", {"beams": 4}), "damaged"),
         (edit_description("vocab_sizes", {}), "damaged"),
+        (edit_description("vocab_sizes", {"source": 3, "target": 8}), "source: not the size of a vocabulary"),
+        (fewer_entries, "the tokenizer does not have as many entries as model.json states"),
         (remove("tokenizer/tokenizer.json"), "there is no tokenizer"),
         (remove("tokenizer/joint.vocab"), "no such file"),
         (cut("tokenizer/joint.vocab", 0.5), "damaged"),

@@ -313,6 +313,17 @@ def test_pages_of_other_sites_may_not_use_the_server(server: Server) -> None:
         assert server.post("x", {"Origin": origin}).status == status
 
 
+def test_a_local_server_answers_to_its_own_names_only() -> None:
+    with serving_engine(Shouting(), is_local=True) as server:
+        for host, status in (("localhost", 200), ("LocalHost:8000", 200), ("127.0.0.1:80", 200), ("[::1]:80", 200),
+                             ("[::1]", 200), ("example.org", 403), ("localhost.example.org:80", 403),
+                             ("127.0.0.1.example.org", 403), ("", 403)):  # fmt: skip
+            for path in ("/health", "/metrics", "/"):
+                assert server.answer(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()).status == status
+        assert server.answer(b"GET /health HTTP/1.0\r\n\r\n").status == 200
+        assert server.translated("a") == "A"
+
+
 def test_a_key_is_needed_for_translations_languages_and_metrics() -> None:
     with serving_engine(Shouting(), keys=KEYS) as server:
         wrong = ["Bearer wrong", f"Basic {KEYS[0]}", f"Bearer {KEYS[0]}x", f"Bearer {KEYS[0][:-1]}", "Bearer", KEYS[0]]
