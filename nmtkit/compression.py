@@ -8,6 +8,7 @@ import bz2
 import gzip
 import io
 import lzma
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -47,13 +48,16 @@ def without_suffix(name: str) -> str:
     return name[: len(name) - len(suffix)]
 
 
-def decompressed(stream: io.BufferedIOBase, name: str) -> io.BufferedIOBase:
+def decompressed(stream: io.BufferedIOBase, name: str, most_stored: float = math.inf) -> io.BufferedIOBase:
     """Return the decompressed bytes of a stream; the stream itself if its name has no suffix of compression.
 
     Closing the result closes ``stream``.
+
+    Args:
+        most_stored: bytes of the file that holds the stream, which may be compressed a second time in it.
     """
     kind = kind_of(name)
-    return stream if kind is None else io.BufferedReader(_Decompressed(stream, kind, name), _BUFFER_BYTES)
+    return stream if kind is None else io.BufferedReader(_Decompressed(stream, kind, name, most_stored), _BUFFER_BYTES)
 
 
 def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]:
@@ -74,7 +78,7 @@ def compressed(stream: BinaryIO, name: str) -> AbstractContextManager[IO[bytes]]
     return nullcontext(stream)
 
 
-def check_expansion(name: str, num_read: int, num_decompressed: int) -> None:
+def check_expansion(name: str, num_read: float, num_decompressed: int) -> None:
     """Raise DataError if compressed bytes have expanded far more than text does."""
     if num_decompressed > EXPANSION_FREE_BYTES and num_decompressed > MAX_EXPANSION * max(num_read, 1):
         raise DataError(
@@ -86,9 +90,9 @@ def check_expansion(name: str, num_read: int, num_decompressed: int) -> None:
 class _Decompressed(io.RawIOBase):
     """A file of decompressed bytes that closes the compressed stream."""
 
-    def __init__(self, stream: io.BufferedIOBase, kind: str, name: str) -> None:
+    def __init__(self, stream: io.BufferedIOBase, kind: str, name: str, most_stored: float) -> None:
         self._stream = stream
-        self._chunks = _decompress(stream, kind, name)
+        self._chunks = _decompress(stream, kind, name, most_stored)
         self._waiting = memoryview(b"")
 
     def readable(self) -> bool:
@@ -112,7 +116,7 @@ class _Decompressed(io.RawIOBase):
         super().close()
 
 
-def _decompress(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[bytes]:
+def _decompress(stream: io.BufferedIOBase, kind: str, name: str, most_stored: float) -> Iterator[bytes]:
     """Decompress one compressed stream or several in a row.
 
     The file classes of Python's libraries read these too, but silently drop all that follows padding or damage.
@@ -150,7 +154,7 @@ def _decompress(stream: io.BufferedIOBase, kind: str, name: str) -> Iterator[byt
             except faults as error:
                 raise DamagedError(str(error)) from None
             num_decompressed += len(content)
-            check_expansion(name, num_read, num_decompressed)
+            check_expansion(name, min(num_read, most_stored), num_decompressed)
             yield content
             is_between = current.eof
             chunk = current.unused_data if is_between else b""

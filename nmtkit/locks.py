@@ -17,7 +17,7 @@ from nmtkit.errors import NmtkitError
 
 
 @contextmanager
-def locked(path: Path, target: Path, command: str, option: str) -> Iterator[None]:
+def locked(path: Path, target: Path, command: str, option: str, *, waits: bool = False) -> Iterator[None]:
     """Hold a lock for the duration of a `with` block.
 
     Args:
@@ -25,11 +25,12 @@ def locked(path: Path, target: Path, command: str, option: str) -> Iterator[None
         target: file or folder that the lock protects, for messages.
         command: name of the locking command, for messages of other processes.
         option: option by which another target can be chosen, for messages.
+        waits: wait while another process holds the lock.
 
     Raises:
-        NmtkitError: another process holds the lock.
+        NmtkitError: another process holds the lock, unless ``waits``.
     """
-    descriptor = _lock(path, target, option)
+    descriptor = _lock(path, target, option, waits=waits)
     try:
         with contextlib.suppress(OSError):  # on a full disk, the lock works without a name in it
             os.ftruncate(descriptor, 0)
@@ -40,13 +41,13 @@ def locked(path: Path, target: Path, command: str, option: str) -> Iterator[None
         os.close(descriptor)
 
 
-def _lock(path: Path, target: Path, option: str) -> int:
+def _lock(path: Path, target: Path, option: str, *, waits: bool) -> int:
     """Return the descriptor of the locked file ``path``."""
     while True:
         # Without O_TRUNC, as the file may hold the name of another process that has the lock.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode("utf-8", errors="replace") or "another process"
             os.close(descriptor)

@@ -27,6 +27,7 @@ from nmtkit.files import (
 )
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import SPECIAL_PIECES
 from nmtkit.versions import versions
 
 if TYPE_CHECKING:
@@ -183,9 +184,13 @@ def read_description(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: the file is missing, damaged, or of another format.
     """
+    _check_model_folder(folder)
+    return read_json(folder / "model.json", _DESCRIPTION, ModelError)
+
+
+def _check_model_folder(folder: Path) -> None:
     if not is_model_folder(folder):
         raise ModelError(f"{folder}: not a model folder (no model.json in it)")
-    return read_json(folder / "model.json", _DESCRIPTION, ModelError)
 
 
 def _check_format(value: Any) -> None:
@@ -193,9 +198,14 @@ def _check_format(value: Any) -> None:
         raise ValueError(f"not an nmtkit model of format {FORMAT}")
 
 
+def _check_vocab_size(value: Any) -> None:
+    if type(value) is not int or not len(SPECIAL_PIECES) <= value < 2**63:
+        raise ValueError("not the size of a vocabulary")
+
+
 _DESCRIPTION = {
     "format": _check_format, "model": ModelConfig.model_validate, "decoding": DecodingConfig.model_validate,
-    "vocab_sizes": {"source": int, "target": int}, "tokenizer_sha256": str,
+    "vocab_sizes": {"source": _check_vocab_size, "target": _check_vocab_size}, "tokenizer_sha256": str,
     "training_lengths?": read_lengths,
 }  # fmt: skip
 
@@ -210,6 +220,9 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     from nmtkit.model.decoder_only import build_model
     from nmtkit.model.flops import count_parameters
 
+    _check_model_folder(folder)
+    # Before all else, so that the sums are those of the folder whose weights follow, and not of one that replaces it.
+    provenance = read_provenance(folder)
     description = read_description(folder)
     config = ModelConfig.model_validate(description["model"])
     sizes = description["vocab_sizes"]["source"], description["vocab_sizes"]["target"]
@@ -229,7 +242,10 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:
         raise ModelError(f"{folder}: the tokenizer is not the one the model was trained with")
-    provenance = read_provenance(folder)
+    if sizes != (tokenizer.vocab_size("source"), tokenizer.vocab_size("target")):
+        raise ModelError(f"{folder}: the tokenizer does not have as many entries as model.json states")
+    if read_provenance(folder) != provenance:
+        raise ModelError(f"{folder}: was replaced while it was read; run the command again")
     check_sum(folder, provenance)
     model.requires_grad_(False).eval()
     decoding = DecodingConfig.model_validate(description["decoding"])

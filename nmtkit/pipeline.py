@@ -33,7 +33,7 @@ from nmtkit.decoding.running_text import score_text
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import limit_primitive_cache
 from nmtkit.distributed.workers import Workers, check_trackers, choose_device
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
@@ -145,7 +145,7 @@ def run(
             return RunResult(0)
         log.info("4/5 play: %d episodes in the environment %s", EPISODES, recipe.data.environment)
         log.info("5/5 score: count successes, and add up the cost")
-        return RunResult(0, score_episodes(run_dir, device=device))
+        return RunResult(0, score_episodes(recipe, run_dir, device=device))
     if not recipe.data.test:
         log.info("4/5 %s, 5/5 score: skipped, as the recipe names no test set", task.command)
         write_json(Run(run_dir).cost, training_cost(run_dir))
@@ -196,6 +196,8 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
             continue
         if translator is None:
             translator = (Classifier if task_of(recipe.data).has_labels else Translator).load([model], device)
+            if translator.model_sha256 != (model_sha256,):
+                raise ModelError(f"{model}: has changed since this command began; run it again")
             translator.decoding = recipe.decoding
         remove_pipe(output)
         source_language, target_language = chosen_languages(recipe.data, direction, translator.tokenizer)
@@ -232,7 +234,7 @@ def score_run(
                 f"{run_dir}: the recipe names no environment, so there is nothing to score; play in one with "
                 f"`nmtkit play {shlex.quote(str(run_dir))} --environment MODULE:FUNCTION`"
             )
-        return score_episodes(run_dir, device=device)
+        return score_episodes(recipe, run_dir, device=device)
     names = run.test_sets()
     if not names:
         raise DataError(
@@ -294,7 +296,7 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
     return scores
 
 
-def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str, Score]]:
+def score_episodes(recipe: Recipe, run_dir: Path, *, device: str = "auto") -> dict[str, dict[str, Score]]:
     """Play episodes with the model of a run; write RUN/play.json, RUN/scores.json and RUN/cost.json.
 
     Raises:
@@ -302,7 +304,8 @@ def score_episodes(run_dir: Path, *, device: str = "auto") -> dict[str, dict[str
         ModelError: there is no model.
     """
     run = Run(run_dir)
-    request, loaded = PlayRequest(episodes=EPISODES), load_model(find_model(run_dir), choose_device(device))
+    request = PlayRequest(episodes=EPISODES, environment=recipe.data.environment)
+    loaded = load_model(find_model(run_dir), choose_device(device))
     played = play(loaded, request)
     found = outcome_of(played)
     with optional_write(run.play):

@@ -223,9 +223,12 @@ class Run:
     def record_translation(self, test_set: str, made_from: dict[str, Any]) -> None:
         """Record the inputs of the translation of a test set, whose file must exist."""
         entry = {**made_from, "sha256": sha256_of(self.translation(test_set))}
-        recorded = {**self.recorded_translations(), test_set: entry}
-        remove_pipe(self.translations_record)
-        write_json(self.translations_record, recorded)
+        path = self.translations_record
+        # Test sets may be translated at the same time, and each adds its entry to those of the others.
+        with locked(path.with_name(f".{path.name}.lock"), path, "translate", "--output", waits=True):
+            recorded = {**self.recorded_translations(), test_set: entry}
+            remove_pipe(path)
+            write_json(path, recorded)
 
     def read_translated(self, test_set: str) -> tuple[list[str], list[str], list[str]]:
         """Return sources, references and translations of a test set, line by line.

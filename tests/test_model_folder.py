@@ -15,7 +15,7 @@ from nmtkit import model_folder
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.files import sha256_of
+from nmtkit.files import exchange, sha256_of
 from nmtkit.json_toml import write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model, write_tensors
@@ -215,6 +215,12 @@ def foreign_weights(folder: Path) -> None:
     shutil.copy(other / "model.safetensors", folder / "model.safetensors")
 
 
+def fewer_entries(folder: Path) -> None:
+    model = Transformer(ModelConfig.model_validate(TINY), 6, 6)
+    save_model(folder, model.state_dict(), model.config, TOKENIZER, DecodingConfig(), {})
+    edit_description("vocab_sizes", {"source": 6, "target": 6})(folder)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -229,6 +235,8 @@ def foreign_weights(folder: Path) -> None:
         (edit_description("model", {"d_model": 0}), "damaged"),
         (edit_description("decoding", {"beams": 4}), "damaged"),
         (edit_description("vocab_sizes", {}), "damaged"),
+        (edit_description("vocab_sizes", {"source": 3, "target": 8}), "source: not the size of a vocabulary"),
+        (fewer_entries, "the tokenizer does not have as many entries as model.json states"),
         (remove("tokenizer/tokenizer.json"), "there is no tokenizer"),
         (remove("tokenizer/joint.vocab"), "no such file"),
         (cut("tokenizer/joint.vocab", 0.5), "damaged"),
@@ -255,6 +263,19 @@ def test_a_damaged_model_folder_is_refused_in_one_line_that_names_it(
     folder = save(tmp_path / "model")
     damage(folder)
     assert message_of(lambda: load_model(folder), ModelError, message).startswith(str(folder))
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, other = save(tmp_path / "model"), save(tmp_path / "other", step=2)
+
+    def read_and_replace(path: Path) -> dict[str, torch.Tensor]:
+        weights = read_tensors(path)
+        exchange(folder, other)
+        return weights
+
+    monkeypatch.setattr(model_folder, "read_tensors", read_and_replace)
+    told = message_of(lambda: load_model(folder), ModelError)
+    assert told == f"{folder}: was replaced while it was read; run the command again"
 
 
 # ---- finding the model that an argument means

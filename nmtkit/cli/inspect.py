@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,8 @@ def command(
 
     pair = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
     if as_json:
-        print(json.dumps(dataclasses.asdict(pair), indent=2, ensure_ascii=False))
+        # On a terminal, escapes keep control characters and text direction marks of the corpus from taking effect.
+        print(json.dumps(dataclasses.asdict(pair), indent=2, ensure_ascii=sys.stdout.isatty()))
         return
     say(f"{pair.corpus}, line {pair.line:,} (line {pair.line_of_all:,} of all)")
     if pair.pair is None:

@@ -4,11 +4,14 @@ import errno
 import getpass
 import importlib
 import io
+import math
 import os
 import re
 import select
 import signal
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -18,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from nmtkit.cli.options import MANY, complete_options
 from nmtkit.console import visible
-from nmtkit.distributed.interpreter import collect_rarely, stop_signals
+from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, collect_rarely, stop_signals
 from nmtkit.errors import NmtkitError, PeerLostError
 
 COMMANDS = {
@@ -165,9 +168,19 @@ def _options(
     pass
 
 
-def _stop(number: int, _frame: object) -> NoReturn:
-    """End the process with clean-up: exit code 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM."""
-    raise SystemExit(128 + number)
+def _stopping() -> Callable[[int, object], None]:
+    """Return a handler of signals that ends the process with clean-up: exit code 129 for SIGHUP, 130 for SIGINT, 143
+    for SIGTERM."""
+    stopped_at = -math.inf
+
+    def stop(number: int, _frame: object) -> None:
+        nonlocal stopped_at
+        # The same request once more must not interrupt the clean-up.
+        if time.monotonic() - stopped_at >= SECONDS_OF_ONE_REQUEST:
+            stopped_at = time.monotonic()
+            raise SystemExit(128 + number)
+
+    return stop
 
 
 def main() -> None:
@@ -178,8 +191,9 @@ def main() -> None:
         import fcntl  # noqa: F401
     except ModuleNotFoundError:
         _fail("nmtkit needs the file locks of Linux or macOS; on Windows, run it in the Windows Subsystem for Linux")
+    stop = _stopping()
     for number in stop_signals():
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
         getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in `docker run --user 1234`: torch looks the name up

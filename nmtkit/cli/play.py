@@ -37,7 +37,8 @@ def command(
         str | None,
         Option(
             metavar="NAME",
-            help="graph, key-to-door, key-to-door-random or MODULE:FUNCTION.  [default: that of the training]",
+            help="graph, key-to-door, key-to-door-random or MODULE:FUNCTION.  [default: that of the training, unless "
+            "it is MODULE:FUNCTION]",
         ),
     ] = None,
     random: Annotated[bool, Option(help="Play episodes of random actions as well.")] = False,

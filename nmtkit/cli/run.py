@@ -85,7 +85,10 @@ def command(
     task = task_of(loaded.data)
     use = f"nmtkit {task.command} {shlex.quote(str(folder))}"
     if not task.has_text:
-        use += " --random" if loaded.data.environment else " --environment MODULE:FUNCTION"
+        environment = loaded.data.environment or "MODULE:FUNCTION"
+        # `play` does not run code just because a model names it.
+        use += f" --environment {shlex.quote(environment)}" if ":" in environment else ""
+        use += " --random" if loaded.data.environment else ""
     elif task.has_source:
         test = next(iter(result.scores), "")
         sentence = _print_outputs(folder, test, task.noun) if test else ""

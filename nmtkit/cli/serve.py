@@ -22,7 +22,7 @@ def command(
     host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
     api_key: Annotated[Path | None, Option(help="File of keys, one per line; requests need one of them.")] = None,
-    no_api_key: Annotated[bool, Option(help="Serve other machines without a key.")] = False,
+    no_api_key: Annotated[bool, Option(help="Serve other machines, or under other names, without a key.")] = False,
     max_characters: Annotated[int, Option(min=1, help="Characters per request.")] = 5000,
     max_beam: Annotated[int, Option(min=1, max=10_000, help="Beam size per request.")] = 10,
     max_body: Annotated[int, Option(metavar="BYTES", min=1, max=2**30, help="Bytes per request.")] = 2**18,
@@ -73,7 +73,10 @@ def command(
     console.set_up(quiet=quiet)
     load = functools.partial(server.load_directions, models, engine, precision, device, threads)
     limits = Limits(max_characters, max_beam, max_body, max_seconds, max_queue, max_connections)
-    number = asyncio.run(server.serve(load, host, port, keys, limits, batch_tokens, stop_signals()))
+    # With neither option, the address is a loopback one.
+    is_local = api_key is None and not no_api_key
+    life = server.serve(load, host, port, keys, limits, batch_tokens, stop_signals(), is_local=is_local)
+    number = asyncio.run(life)
     # The exit code by which shells report a process that a signal ended.
     raise SystemExit(128 + number)
 

@@ -62,7 +62,7 @@ def text_streams(
                 others.append(name)
                 continue
             is_found = True
-            with decompressed(content, name) as stream:
+            with decompressed(content, name, path.stat().st_size) as stream:
                 yield stream
             if "*" not in member:
                 return

@@ -268,8 +268,9 @@ class StoredText:
             with closing(text_streams(self.file.path, self.member, remedy)) as streams:
                 for stream in streams:
                     yield from READERS[self.text_format](stream, self.part, self.name)
-        except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
+        except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
             # NotImplementedError: zipfile does not know the compression method of the member.
+            # ValueError: a name in a zip that is not UTF-8, or a damaged list of the holes of a file in a tar.
             # A damaged zip leads to offsets before its beginning (EINVAL); damaged bzip2 in it has no errno.
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
                 raise

@@ -535,9 +535,10 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     unit, _, extent = response.headers.get("Content-Range", "").partition(" ")
     begin, _, rest = extent.partition("-")
     total = rest.partition("/")[2]
-    if unit.lower() != "bytes" or not begin.isdecimal():
-        return -1, None
-    return int(begin), int(total) if total.isdecimal() else None
+    if unit.lower() == "bytes" and begin.isdecimal():
+        with contextlib.suppress(ValueError):  # more digits than Python reads
+            return int(begin), int(total) if total.isdecimal() else None
+    return -1, None
 
 
 def _one_line(reason: object) -> str:

@@ -99,11 +99,12 @@ _KEPT_TAG = re.compile(rb"\s*<(title|description)>", re.IGNORECASE)
 
 def read_tagged(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """Yield the sentences, titles and descriptions of IWSLT's training text; a line of text is left unchanged."""
-    for line in read_plain(stream, part, name):
-        if kept := _KEPT_TAG.match(line):
-            text, end = line[kept.end() :].rstrip(), b"</%b>" % kept[1].lower()
+    for number, line in enumerate(read_plain(stream, part, name), start=1):
+        tagged = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if kept := _KEPT_TAG.match(tagged):
+            text, end = tagged[kept.end() :].rstrip(), b"</%b>" % kept[1].lower()
             yield _one_line(text[: -len(end)] if text.lower().endswith(end) else text)
-        elif not _METADATA.match(line):
+        elif not _METADATA.match(tagged):
             yield line
 
 
@@ -170,7 +171,7 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
                 yield _one_line(text)
                 if body is not None:  # frees the units that were read
                     body.clear()
-    except (ElementTree.ParseError, UnicodeDecodeError, LookupError) as error:
+    except (ElementTree.ParseError, UnicodeError, LookupError) as error:
         raise DataError(f"{name}: not valid XML ({error}); correct the file or fetch it again") from None
     if not is_found:
         raise DataError(f"{name}: no unit in the language {part!r}; it has {', '.join(sorted(languages)) or 'none'}")

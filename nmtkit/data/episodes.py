@@ -209,7 +209,7 @@ def _load(path: Path) -> npt.NDArray:
     try:
         # Memory-mapped, so that all processes share the memory.
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # NumPy may raise anything for a damaged header
         raise DataError(f"{path}: missing or damaged ({error}); prepare the run again") from None
 
 

@@ -197,6 +197,9 @@ class CTranslate2Translator(Engine):
                 translator.translate_batch([[tokenizer.entries("source")[EOS]]], beam_size=1, max_decoding_length=1)
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"{export.folder}: CTranslate2 cannot use it ({' '.join(str(error).split())})") from None
+        # While an export is being written, it has no manifest.json yet.
+        if is_export(export.folder) and Export.read(export.folder).manifest != export.manifest:
+            raise ModelError(f"{export.folder}: was replaced while it was read; run the command again")
         collect_as_usual()
         return cls(export, translator, tokenizer, export.decoding(overrides or {}))
 

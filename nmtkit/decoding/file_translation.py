@@ -291,6 +291,7 @@ class TranslationJob:
         if self.minimum_risk is not None:
             from nmtkit.decoding.sampling import by_expected_utility  # imports torch
 
+            begun.save()  # the comparison may take long, and a signal may end it
             tokenizer = self.engine.tokenizer.in_direction(self.request.target_language, self.request.source_language)
             utility = sentence_utility(self.minimum_risk, tokenizer.languages[1])
             for index, samples in enumerate(results):

@@ -12,7 +12,7 @@ from nmtkit.decoding.engine_choice import load_engine
 from nmtkit.decoding.file_translation import TranslationJob, translate_file
 from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.distributed.workers import Workers
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import write_json
 
@@ -51,6 +51,9 @@ def generate_corpora(
                 device=device,
                 threads=threads,
             )
+            # The sum was taken when `prepare` began, perhaps hours ago.
+            if list(engine.model_sha256) != generation.made_from["model_sha256"]:
+                raise ModelError(f"{generation.name}: its model has changed since this command began; run it again")
             request = TranslationRequest(n_best=entry.n_best, sampling=sampling, **generation.made_from["languages"])
             job = TranslationJob(engine, request, output="pairs")
             translate_file(

@@ -9,6 +9,7 @@ Random numbers of an episode depend on its number and the seed, not on how many 
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -46,7 +47,7 @@ class PlayRequest:
         min_probability: with "predicted", returns that are less probable are taken to be out of reach: a model gives
             each impossible return a small probability, which the prior would multiply by up to 10^10. 0: as published.
         is_greedy: take the most probable action (and return) instead of sampling it.
-        environment: name or MODULE:FUNCTION; None: that of the training.
+        environment: name or MODULE:FUNCTION; None: that of the training, which may not be MODULE:FUNCTION.
         seed: of the episodes and of sampling.
         max_steps: steps after which an episode is cut off, and judged by what was reached; None: an episode that does
             not end within 10 times the positions of the model is an error. Later steps than the last position have that
@@ -338,10 +339,14 @@ class _Player:
 
 
 def environment_of(facts: Facts, request: PlayRequest) -> Environment:
-    """Return a new environment of a request, by default that of the training."""
+    """Return a new environment of a request, by default that of the training unless its name is code to run."""
     name = request.environment or facts.environment
     if name is None:
         raise DataError("the model was trained with episodes from files; name an environment with --environment")
+    # The file of a model from elsewhere must not choose the code that runs.
+    if not request.environment and ":" in name:
+        trusted = f"--environment {shlex.quote(name)}"
+        raise DataError(f"the model names the code {name!r} as its environment; if you trust it, give {trusted}")
     return make_environment(name, facts.environment_seed)
 
 

@@ -7,6 +7,8 @@ import sys
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that stop a command: Ctrl-C, a request of the system, a closed terminal (SIGHUP, not on Windows)."""
+SECONDS_OF_ONE_REQUEST = 1.0
+"""A terminal and a launcher both send the signal to every process: signals within a second are one request."""
 
 _THRESHOLDS = gc.get_threshold()
 _RARELY = (500_000, *_THRESHOLDS[1:])

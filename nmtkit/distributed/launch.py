@@ -16,6 +16,8 @@ from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports, stop_sign
 from nmtkit.distributed.workers import GOING_ON, LAUNCHED, PEER_LOST
 
 _SECONDS_FOR_ERRORS = 2.0
+_SECONDS_TO_STOP = 60.0
+"""Time for the other processes to end once one has ended after a signal."""
 _NO_FAILURE = (None, 0, *(128 + number for number in STOP_SIGNALS))
 """Exit codes of processes that run, are done, or ended in order after a signal that was passed on."""
 _ABORTED = -signal.SIGABRT
@@ -115,11 +117,12 @@ def _start_processes(
 
 
 def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, bool]:
-    """Wait for all processes, and end the others when one fails.
+    """Wait for all processes, and end the others when one fails, or a while after one was stopped by a signal.
 
     Returns:
         The process to blame, if one failed, and whether it hung.
     """
+    stopped_at: float | None = None
     while any(child.poll() is None for child in children):
         codes = [child.poll() for child in children]
         if any(code not in _NO_FAILURE for code in codes):
@@ -133,6 +136,13 @@ def _wait_for_end(children: list[subprocess.Popen[bytes]]) -> tuple[int | None, 
             blamed = (killed, False) if killed is not None else _to_blame(codes)
             wait_or_kill(children, 5 if blamed[1] else 30)
             return blamed
+        if any(codes):
+            stopped_at = stopped_at or time.monotonic()
+            if time.monotonic() - stopped_at >= _SECONDS_TO_STOP:
+                # In torch's calls that wait for the others, Python does not handle the signals that stop a process.
+                for child in children:
+                    if child.poll() is None:
+                        child.send_signal(signal.SIGABRT)
         time.sleep(0.1)
     return _to_blame([child.poll() for child in children])
 

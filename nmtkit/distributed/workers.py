@@ -7,6 +7,8 @@
 import logging
 import os
 import re
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_pri
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.files import write_atomically
 
 PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
@@ -303,6 +306,24 @@ def is_launched() -> bool:
     return LAUNCHED in os.environ
 
 
+def _wait_for_port(host: str, port: int) -> None:
+    """Wait until process 0 of `launch` listens: it may be downloading for hours.
+
+    torch's own waiting has a time limit, and does not let Python handle signals.
+
+    Raises:
+        NmtkitError: the process that started this one is gone.
+    """
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=2).close()
+            return
+        except OSError:
+            if os.getppid() != environment_number(LAUNCHED):
+                raise NmtkitError("the process that started this one is gone") from None
+            time.sleep(0.1)
+
+
 def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
     """Meet the other processes; return rank, number of processes, device and heartbeat of this process."""
     from accelerate import PartialState
@@ -310,9 +331,11 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
 
     rank, num_processes = environment_number("RANK"), environment_number("WORLD_SIZE")
     environment_number("LOCAL_RANK", None if device.type == "cuda" else 0)  # Accelerate chooses the GPU by it
-    environment_number("MASTER_PORT")
+    port = environment_number("MASTER_PORT")
     if rank >= num_processes:
         raise NmtkitError(f"RANK = {rank}, but WORLD_SIZE = {num_processes}: ranks go from 0 to {num_processes - 1}")
+    if rank and is_launched():
+        _wait_for_port(os.environ["MASTER_ADDR"], port)
     try:
         store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
         name = meet(store, rank, num_processes)
@@ -399,8 +422,8 @@ def open_tracker(
 
     known = run_dir / "wandb" / "run-id"
     # With the id of its first session, a resumed run continues the same curves.
-    is_known = first_step > 1 and known.is_file()
-    options = {"id": known.read_text(encoding="utf-8").strip(), "resume": "allow"} if is_known else {}
+    identity = known.read_text(encoding="utf-8").strip() if first_step > 1 and known.is_file() else ""
+    options = {"id": identity, "resume": "allow"} if identity else {}
     settings = wandb.Settings(console="off", silent=not log.isEnabledFor(logging.INFO))
     (run_dir / "wandb").mkdir(parents=True, exist_ok=True)
     tracker = WandBTracker("nmtkit", name=run_dir.resolve().name, dir=str(run_dir), settings=settings, **options)
@@ -408,6 +431,7 @@ def open_tracker(
         tracker.start()
     except wandb.errors.Error as error:
         raise NmtkitError(f"--tracker wandb: {str(error).rstrip('.')}; or set WANDB_MODE=offline") from None
-    known.write_text(tracker.run.id + "\n", encoding="utf-8")
+    with write_atomically(known) as file:
+        file.write(f"{tracker.run.id}\n")
     tracker.store_init_configuration(hyperparameters)
     return tracker

@@ -115,7 +115,8 @@ def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threa
         NmtkitError: the run cannot be trained or measured.
     """
     run_dir = folder / run.name
-    _link_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
+    with Run(run_dir).locked("ablate"):  # another process may be training on these data
+        _link_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
     with Workers.start(device, run.recipe.training.precision, threads, for_training=True) as workers:
         workers = _in_one_precision(run, folder, workers)
         training = train(run.recipe, run_dir, workers)

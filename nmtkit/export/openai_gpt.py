@@ -207,7 +207,9 @@ def _read_array(path: Path) -> np.ndarray:
     try:
         with path.open("rb") as file:
             array = np.lib.format.read_array(file, allow_pickle=False)  # as np.load does, but reads no archives
-    except ValueError as error:
+    except (MemoryError, OSError):  # not the fault of the file
+        raise
+    except Exception as error:  # a header of unknown origin: NumPy may raise anything
         raise ModelError(f"{path}: damaged, or not an array of numbers ({error})") from None
     if array.ndim != 1 or array.dtype.kind != "f":
         raise ModelError(f"{path}: not a flat array of floating-point numbers")

@@ -222,6 +222,10 @@ def _check_rest(file: Path, rest: dict[str, Tensor], config: ModelConfig) -> Non
     for name, tensor in rest.items():
         if ".embed_positions." not in name:
             raise ModelError(f"{file}: holds {name}, which no such model has")
+        if (
+            tensor.dim() != 2 or tensor.size(1) != config.d_model
+        ):  # a table without columns may state any number of rows
+            raise ModelError(f"{file}: {name} is of shape {list(tensor.shape)}, and not a table {config.d_model} wide")
         if config.positions == "sinusoidal":
             expected = sinusoidal_positions(tensor.size(0), config.d_model)[:, width_order(config)]
             # The file may have been in bfloat16, which rounds numbers below 1 by up to 2e-3.

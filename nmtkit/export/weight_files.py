@@ -88,7 +88,11 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     except Exception:  # bytes of unknown origin: the unpickler may raise anything
         found = None
     is_plain = isinstance(found, dict) and all(
-        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        isinstance(name, str)
+        and isinstance(tensor, Tensor)
+        and tensor.layout == torch.strided
+        # Strides of 0 make a huge tensor of a few stored numbers.
+        and tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
         for name, tensor in found.items()
     )
     if not is_plain:

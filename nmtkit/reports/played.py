@@ -7,8 +7,19 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from nmtkit.json_toml import positive
+
+
+def _by_length(value: Any) -> None:
+    """Shape of numbers of episodes by their length."""
+    if not isinstance(value, dict) or not all(type(count) is int and 0 <= count < 2**63 for count in value.values()):
+        raise ValueError("not counts of episodes")
+    for length in value:
+        float(length)  # raises ValueError for other text
+
+
 PLAYED = {
-    "episodes": int, "success_rate": float, "lengths": {str: int}, "shortest_lengths?": {str: int},
+    "episodes": positive, "success_rate": float, "lengths": _by_length, "shortest_lengths?": _by_length,
     "best_return_probabilities": {str: [float]},
 }  # fmt: skip
 """Shape of RUN/play.json, as far as it is shown."""
@@ -21,8 +32,8 @@ def figures_of(played: dict[str, Any]) -> list[str]:
     if "shortest_lengths" in played:
         series["shortest"] = played["shortest_lengths"]
     figures = [_histogram("Steps to success, as shares of all episodes", series, played["episodes"])]
-    if played["best_return_probabilities"]:
-        figures.append(_curves("Mean predicted probability of the highest return", played["best_return_probabilities"]))
+    if curves := {name: values for name, values in played["best_return_probabilities"].items() if values}:
+        figures.append(_curves("Mean predicted probability of the highest return", curves))
     return figures
 
 

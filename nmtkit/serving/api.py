@@ -7,6 +7,7 @@ import dataclasses
 import hmac
 import itertools
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, NoReturn
@@ -30,6 +31,7 @@ Directions = dict[tuple[str, str], tuple[Engine, TranslationRequest]]
 """The engine for each source and target language, and what all requests for this direction have in common."""
 
 
+_LOCAL = re.compile(rb"(localhost|127(\.\d+){3}|\[::1\])(:\d*)?", re.IGNORECASE)
 _JSON, _FORM = b"application/json", b"application/x-www-form-urlencoded"
 
 
@@ -62,9 +64,17 @@ ANSWER = {
 
 
 class Api:
-    """The answers of a server; a request needs one of the ``keys``, if there are any."""
+    """The answers of a server.
 
-    def __init__(self, directions: Directions, queue: TranslationQueue, limits: Limits, keys: Sequence[str]) -> None:
+    Args:
+        keys: a request needs one of them, if there are any.
+        is_local: refuse requests that call this machine by another name than its own.
+    """
+
+    def __init__(
+        self, directions: Directions, queue: TranslationQueue, limits: Limits, keys: Sequence[str], *, is_local: bool
+    ) -> None:
+        self._is_local = is_local
         self._directions, self._queue, self._limits, self._keys = directions, queue, limits, [*map(str.encode, keys)]
         self._seconds = Histogram(
             "nmtkit_request_seconds", "Time to the answer.", ["path", "status"], registry=queue.registry
@@ -97,6 +107,9 @@ class Api:
         """Return the answer to a request; errors are answers, too."""
         begun = time.monotonic()
         try:
+            # A page of another site whose name leads to this machine (DNS rebinding) is of the same site to a browser.
+            if self._is_local and not _LOCAL.fullmatch(request.headers.get(b"host", b"localhost")):
+                raise RequestError(403, "without --api-key or --no-api-key, the server answers to localhost only")
             if request.path not in self._routes:
                 raise RequestError(404, f"no such path; there are {', '.join(self._routes)}")
             method, needs_key, answer = self._routes[request.path]

@@ -58,9 +58,12 @@ def load_directions(
 
 async def serve(
     load: Callable[[], Directions], host: str, port: int, keys: Sequence[str], limits: Limits, batch_tokens: int,
-    signals: Sequence[signal.Signals] = (),
+    signals: Sequence[signal.Signals] = (), *, is_local: bool = False,
 ) -> int:  # fmt: skip
     """Serve until one of the signals, and return its number; requests in work are answered first.
+
+    Args:
+        is_local: see `Api`.
 
     Raises:
         NmtkitError: the address cannot be used, or a model cannot be loaded.
@@ -86,7 +89,7 @@ async def serve(
     try:
         # In the thread that translates: OpenMP halves the speed of a thread beside another that has computed.
         directions = await loop.run_in_executor(queue.thread, load)
-        api = Api(directions, queue, limits, keys)
+        api = Api(directions, queue, limits, keys, is_local=is_local)
         # After the models are loaded, as nothing would wait for ``stopped`` before, and signals would have no effect.
         for number in signals:
             loop.add_signal_handler(number, stop, number)

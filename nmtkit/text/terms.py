@@ -125,23 +125,30 @@ class Glossary:
 
 
 def _words(text: str) -> list[str]:
-    # Glossary and text may differ in whether an accent is a character of its own.
-    return words_and_signs(unicodedata.normalize("NFC", text))
+    # Glossary and text may differ in whether an accent is a character of its own, and in where a line may be broken.
+    return words_and_signs(unicodedata.normalize("NFC", text).replace("\u00ad", ""))
 
 
 @cache
 def _spans(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
     """Return a pattern of the spans of some kinds."""
     unspaced = letters(UNSPACED).pattern
+    hangul = letters(("Hangul",)).pattern
     in_url = rf"(?:(?!{unspaced})[^\s<>\"\u201c-\u201f\u00ab\u00bb\u3000-\u303f\uff00-\uff65])"
+    # Words without blanks may stand right before or after an address.
+    name, host, end = (rf"(?:(?!{unspaced}){characters})" for characters in (r"[\w.+-]", r"[\w-]", r"\w"))
     # Lookbehinds, bounds and possessive quantifiers keep the search linear in the length of any text.
     patterns: dict[Kind, str] = {
         "tags": r"</?[A-Za-z][^<>]*>",
         # The punctuation after a URL is not part of it.
-        "urls": rf"(?i:\b[a-z][a-z0-9+.-]{{1,20}}://|\bwww\.){in_url}*(?![.,;:!?'\u2019)\]}}*_]){in_url}",
-        "emails": r"(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.[\w-]*\w)+",
-        # Not within a word: the number of "1990s" or "A4" may change in another language.
-        "numbers": rf"(?:(?<![^\W_])|(?<={unspaced}))\d++(?:[.,:/'\u2019-]\d++)*+(?:(?![^\W_])|(?={unspaced}))",
+        "urls": rf"(?i:(?:\b|(?<={unspaced}))(?:[a-z][a-z0-9+.-]{{1,20}}://|www\.)){in_url}*"
+        rf"(?![.,;:!?'\u2019)\]}}*_]){in_url}",
+        "emails": rf"(?:(?<![\w.+-])|(?<={unspaced})){name}+@{end}{host}*(?:\.{host}*{end})+",
+        # Not within a word: the number of "1990s" or "A4" may change in another language. Korean words such as counters
+        # may follow without a blank. The wide comma of Chinese lists is part of a number only after a wide digit.
+        "numbers": rf"(?:(?<![^\W_])|(?<={unspaced}))"
+        rf"\d++(?:(?:[.,:/'\u2019\uff0e\u066b\u066c-]|(?<=[\uff10-\uff19])\uff0c)\d++)*+"
+        rf"(?:(?![^\W_])|(?={unspaced}|{hangul}))",
     }
     return re.compile("|".join(f"(?P<{kind}>{patterns[kind]})" for kind in patterns if kind in kinds) or r"(?!)")
 

@@ -598,7 +598,8 @@ class Tokenizer:
                 vocabularies[side] = _vocabulary(settings, side, content)
         except DataError as error:
             raise ModelError(str(error)) from None
-        except (KeyError, AttributeError, TypeError, ValueError) as error:
+        except (KeyError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+            # RuntimeError: of sentencepiece, or RecursionError for JSON that is nested too deeply.
             # The other files have the right checksums, so the fault is in tokenizer.json.
             raise ModelError(f"{folder / 'tokenizer.json'}: damaged ({error!r})") from None
         return cls(settings, vocabularies)

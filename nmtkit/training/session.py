@@ -19,7 +19,7 @@ import torch
 
 from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import counted, duration, log
-from nmtkit.distributed.interpreter import STOP_SIGNALS, stop_signals
+from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, STOP_SIGNALS, stop_signals
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second, read_metrics
@@ -51,9 +51,6 @@ from nmtkit.training.resume import (
 )
 from nmtkit.training.state import Progress, TrainingState, execution_facts
 from nmtkit.training.validation import Validation, Validator
-
-_SECONDS_OF_ONE_REQUEST = 1.0
-"""A terminal and a launcher both send the signal to every process: signals within a second are one request."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class StopRequest:
                 requested_at = time.monotonic()
                 if self.number is None:  # else another process told of its request first
                     self.number = number
-            elif time.monotonic() - requested_at >= _SECONDS_OF_ONE_REQUEST:
+            elif time.monotonic() - requested_at >= SECONDS_OF_ONE_REQUEST:
                 for each, handler in previous.items():
                     signal.signal(each, handler)
                 signal.raise_signal(number)
@@ -141,7 +138,11 @@ class _Session:
         self._recipe, self._workers, self._state.training = recipe, workers, recipe.training
         matmul_rate = matmul_flops_per_second(workers.device, workers.precision)
         if saved is None:
-            start_from_model(self._state, recipe, self._tokenizer)
+            with workers.failing_together():
+                start_from_model(self._state, recipe, self._tokenizer)
+                # Each process has read the model itself, a while after all agreed on its sum.
+                if initial_sha256(recipe) != init_sha256:
+                    raise NmtkitError(f"{recipe.training.init}: changed while the training started; start it again")
         self._lengths = lengths_seen(recipe, manifest, saved)
         before = saved or {"unfinished": None, "validated": False, "checkpointed": False, "meter": {}}
         self._origin = {  # of checkpoints and resume states

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,6 +107,13 @@ class TestInspect:
         assert "".join(found["source"]["pieces"]).replace("\u2581", " ").strip() == "two a2 b"
         assert len(found["source"]["pieces"]) == len(found["source"]["ids"])
         assert all(isinstance(index, int) for index in found["target"]["ids"])
+
+    def test_a_terminal_is_shown_escapes(self, run_of_two_corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command = ("inspect", run_of_two_corpora, "--line", 32, "--json")
+        whole = run_command(*command).out
+        monkeypatch.setattr("nmtkit.cli.inspect.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+        shown = run_command(*command).out
+        assert shown.isascii() and not whole.isascii() and json.loads(shown) == json.loads(whole)
 
     def test_the_line_may_be_that_of_one_corpus_or_of_the_validation_data(self, run_of_two_corpora: Path) -> None:
         by_corpus = run_command("inspect", run_of_two_corpora, "--line", 2, "--corpus", "second", "--json").out

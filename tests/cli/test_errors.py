@@ -3,8 +3,10 @@
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,23 @@ def test_a_user_without_a_name_gets_one_for_torch(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("USER", "")
     assert run_command("recipes").code == 0
     assert os.environ["USER"] == str(os.getuid())
+
+
+def test_only_a_new_request_to_stop_interrupts_the_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, monotonic = [], time.monotonic
+
+    def stop(*arguments: object, **options: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            done.append("cleaned up")
+            monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 1)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("nmtkit.cli.prepare.load_recipe", stop)
+    assert run_command("prepare", "quickstart").code == 130
+    assert done == ["cleaned up"]
 
 
 def test_another_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

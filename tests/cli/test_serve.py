@@ -113,8 +113,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the command would serve."""
     found: list[Any] = []
 
-    async def serve(load: Any, *arguments: Any) -> int:
-        found.extend([load(), *arguments])
+    async def serve(load: Any, *arguments: Any, is_local: bool) -> int:
+        found.extend([load(), *arguments, is_local])
         return 15
 
     monkeypatch.setattr(server_module, "serve", serve)
@@ -128,6 +128,7 @@ def test_every_option_has_its_effect(served: list[Any], tmp_path: Path) -> None:
     loaded = ([Path("a"), Path("b")], "auto", "float32", "auto", None)
     assert served[:6] == [loaded, "127.0.0.1", 8000, [], defaults, 2048]
     assert set(served[6]) >= {signal.SIGINT, signal.SIGTERM}
+    assert served[7] is True
     served.clear()
     (tmp_path / "keys").write_text(f"{KEY}\n\n  another-{KEY} \n", encoding="utf-8")
     options = (
@@ -138,6 +139,7 @@ def test_every_option_has_its_effect(served: list[Any], tmp_path: Path) -> None:
     loaded = ([Path("a")], "torch", "bf16", "cpu", 1)
     limits = Limits(characters=1, beam=2, body_bytes=3, seconds=4.5, waiting=5, connections=6)
     assert served[:6] == [loaded, "::1", 1234, [KEY, f"another-{KEY}"], limits, 7]
+    assert served[7] is False
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "", "example.org", "127.0.0.1.example.org", "*"])
@@ -149,6 +151,7 @@ def test_an_address_that_is_not_loopback_needs_keys_or_the_statement_that_there_
     assert "--api-key" in outcome.err
     assert "--no-api-key" in outcome.err
     assert run_command("serve", "a", "--host", host, "--no-api-key").code == 143
+    assert served[7] is False
     (tmp_path / "keys").write_text(f"{KEY}\n", encoding="utf-8")
     assert run_command("serve", "a", "--host", host, "--api-key", tmp_path / "keys").code == 143
     assert run_command("serve", "a", "--no-api-key", "--api-key", tmp_path / "keys").code == 2

@@ -201,6 +201,16 @@ def test_a_text_that_unfolds_without_end_is_stopped(tmp_path: Path, name: str, m
     assert "expands to more than 500 times its size" in fault(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["a.tgz", "a.zip"])
+def test_the_limit_is_that_of_both_layers_of_a_compressed_member(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "EXPANSION_FREE_BYTES", 1 << 16)
+    member = {"a.gz": gzip.compress(b"\n" * (1 << 20), 1)}  # expands 228 times
+    path = store(tmp_path / name, zip_of(member) if name == "a.zip" else gzip.compress(tar_of({**member})))
+    assert "expands to more than 500 times its size" in fault(Path(f"{path}:a.gz"))
+
+
 def test_a_star_and_a_range_of_digits_read_several_members_in_turn_and_nothing_else_is_special(tmp_path: Path) -> None:
     path = store(
         tmp_path / "a.zip", zip_of({"x/1.mrg": b"a\n", "x/2.mrg": b"b\n", "x/3.txt": b"no\n", "x/[1]?": b"c\n"})
@@ -227,6 +237,16 @@ def test_the_place_of_a_local_text_may_be_in_an_archive(tmp_path: Path) -> None:
     assert local_file(Path("/x/a:b.en")) == (Path("/x/a:b.en"), None)
     odd = store(tmp_path / "a.zip:b", b"a file of that name\n")
     assert local_file(odd) == (odd, None)
+
+
+def test_a_name_that_is_no_utf8_and_a_wrong_list_of_holes_are_one_line(tmp_path: Path) -> None:
+    content = zip_of({"a.en": TEXT, "\u00fc.en": TEXT}).replace("\u00fc".encode(), b"\xff\xff")
+    assert "damaged or cut short" in fault(Path(f"{store(tmp_path / 'a.zip', content)}:a.en"))
+    out, info = io.BytesIO(), tarfile.TarInfo("a.en")
+    info.pax_headers = {"GNU.sparse.map": "x,y", "GNU.sparse.size": "10"}
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info)
+    assert "damaged or cut short" in fault(Path(f"{store(tmp_path / 'a.tar', out.getvalue())}:a.en"))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

@@ -11,7 +11,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -693,3 +694,18 @@ def test_a_mirror_is_laid_out_as_host_and_path(url: str, path: str) -> None:
 def test_an_address_that_names_no_file_inside_the_folder_is_a_bug(url: str) -> None:
     with pytest.raises(ValueError, match="not the address"):
         mirror_path(url)
+
+
+@pytest.mark.parametrize(
+    ("extent", "expected"),
+    [
+        ("bytes 5-9/10", (5, 10)),
+        ("bytes 5-9/*", (5, None)),
+        (f"bytes 0-9/{'1' * 5000}", (-1, None)),
+        (f"bytes {'1' * 5000}-", (-1, None)),
+        ("lines 0-9/10", (-1, None)),
+    ],
+)
+def test_a_range_of_an_answer_that_cannot_be_read_is_unknown(extent: str, expected: tuple[int, int | None]) -> None:
+    answer: Any = SimpleNamespace(status=206, headers={"Content-Range": extent})
+    assert download._extent(answer) == expected

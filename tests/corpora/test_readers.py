@@ -91,6 +91,11 @@ The last.
 """
 
 
+def test_a_byte_order_mark_hides_no_tag() -> None:
+    for first, expected in (("<url>x</url>", []), ("<title>a</title>", ["a"]), ("a", ["\ufeffa"])):
+        assert read("tagged", f"\ufeff{first}\nb\n") == [*expected, "b"]
+
+
 def test_tagged_text_keeps_titles_and_sentences_and_drops_metadata() -> None:
     assert read("tagged", IWSLT_TAGGED) == [
         "A title",
@@ -190,7 +195,7 @@ def test_a_translation_memory_is_read_in_the_encoding_that_it_states(encoding: s
 def test_a_translation_memory_of_another_encoding_than_stated_is_an_error() -> None:
     memory = TMX.replace('"1.0"?', '"1.0" encoding="shift_jis"?').replace("\u2028", "").encode()
     assert "not valid XML ('shift_jis' codec" in fault("tmx", memory.replace(b"red", b"\x87\xff"), "en")
-    for unknown in (b"klingon", b"zlib", b"bz2_codec"):
+    for unknown in (b"klingon", b"zlib", b"bz2_codec", b"undefined", b"punycode"):
         assert "not valid XML" in fault("tmx", memory.replace(b"shift_jis", unknown), "en")
 
 

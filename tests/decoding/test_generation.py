@@ -28,7 +28,7 @@ from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.parts import Parts, Written
 from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.experiments.sweep import prepare_sweep
 from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines, write_lines
@@ -320,6 +320,18 @@ class TestMadeOnce:
         assert translated == [1, 1]
         if change in ("model", "text", "damage"):
             assert project.pairs() == project.expected()
+
+    def test_a_model_that_changes_before_it_is_loaded_is_refused(self, project: Project) -> None:
+        recipe = project.recipe(BACK)
+
+        def replace_and_generate(pending: list[Generation]) -> None:
+            save_random_model(project.folder / "de-en", 3, end_logit=9)
+            generate_corpora(pending, recipe, device="cpu", threads=1)
+
+        with pytest.raises(ModelError, match=r"^mono: its model has changed since this command began; run it again$"):
+            prepare(recipe, project.run, workers=1, generate=replace_and_generate)
+        project.prepare(BACK)
+        assert project.pairs() == project.expected()
 
     def test_an_interrupted_generation_goes_on_after_its_last_window(
         self, project: Project, translated: list[int], monkeypatch: pytest.MonkeyPatch

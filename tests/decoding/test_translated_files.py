@@ -12,6 +12,7 @@ import pytest
 
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding import file_translation as streams
+from nmtkit.decoding import sampling
 from nmtkit.decoding.file_translation import (
     TranslationJob,
     Window,
@@ -22,7 +23,7 @@ from nmtkit.decoding.file_translation import (
     windows,
 )
 from nmtkit.decoding.parts import _KIND, Parts, Written
-from nmtkit.decoding.request import Batching, TranslationRequest
+from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, remove_folder
@@ -211,6 +212,31 @@ def test_translated_sentences_of_an_unfinished_window_are_kept(
     assert left == [100 - 1]
     assert "resuming after 6 sentences" in logged.messages
     assert not (tmp_path / "out.parts").exists()
+
+
+def test_samples_are_kept_when_their_comparison_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer
+) -> None:
+    (tmp_path / "in").write_text("The small dog\nA cat\n")
+    request = TranslationRequest(n_best=3, sampling=Sampling())
+    translator = Translator([model_for(tokenizer)], tokenizer, DecodingConfig())
+    search, sizes = Translator.search_segments, []
+
+    def noted(self: Translator, segments: Any, *arguments: Any) -> Any:
+        sizes.append(len(segments))
+        return search(self, segments, *arguments)
+
+    def translate() -> None:
+        job = TranslationJob(translator, request, minimum_risk="chrf2")
+        translate_file(job, tmp_path / "in", tmp_path / "out")
+
+    monkeypatch.setattr(Translator, "search_segments", noted)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(sampling, "by_expected_utility", lambda *arguments: sys.exit(143))
+        translate()
+    translate()
+    assert sizes == [2, 0]
+    assert (tmp_path / "out").read_text().count("\n") == 2
 
 
 def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(

@@ -356,6 +356,8 @@ def test_sentences_in_chinese_and_japanese_are_joined_without_blanks() -> None:
         join_sentences(["\u6211\u6765\u3002", "\u4ed6\u53bb\uff01", "OK."]) == "\u6211\u6765\u3002\u4ed6\u53bb\uff01OK."
     )
     assert join_sentences(["\u306f\u3044\u3002", "\u306f\u3044"]) == "\u306f\u3044\u3002\u306f\u3044"
+    wide = ["\u6211\u6765\u4e86\u3002", "OK\u3002", "123\uff01", "\u4ed6\u8d70\u3002"]
+    assert join_sentences(wide) == "".join(wide)
     assert join_sentences(["\uc548\ub155.", "\uc548\ub155."]) == "\uc548\ub155. \uc548\ub155."
 
 

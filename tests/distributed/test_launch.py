@@ -33,6 +33,14 @@ def test_a_process_that_ends_in_order_after_a_signal_is_no_failure() -> None:
     assert [process.returncode for process in processes] == [*codes, 0]  # the last was not ended by SIGTERM
 
 
+def test_a_process_that_notices_no_signal_is_ended_a_while_after_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_SECONDS_TO_STOP", 0.2)
+    programs = ["raise SystemExit(143)", "import time; time.sleep(20)"]
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+    assert launcher._wait_for_end(processes) == (1, False)
+    assert [process.returncode for process in processes] == [143, -signal.SIGABRT]
+
+
 @pytest.mark.parametrize(
     ("codes", "expected", "told"),
     [

@@ -1,6 +1,9 @@
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -148,3 +151,26 @@ def test_processes_on_a_cpu_exchange_by_gloo_also_where_torch_has_mpi(monkeypatc
         monkeypatch.setenv(name, str(value))
     with pytest.raises(KeyboardInterrupt, match="gloo"):
         workers._join(torch.device("cpu"))
+
+
+def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_launcher_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stop(*arguments: object, **options: object) -> None:
+        raise LookupError("rendezvous")
+
+    port = free_port()
+    monkeypatch.setattr(workers, "rendezvous", stop)
+    for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv(workers.LAUNCHED, str(os.getpid()))  # none is its own parent
+    with pytest.raises(NmtkitError, match=r"^the process that started this one is gone$"):
+        workers._join(torch.device("cpu"))
+    monkeypatch.setenv(workers.LAUNCHED, str(os.getppid()))
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", port))
+        threading.Timer(0.3, first.listen).start()
+        begun = time.monotonic()
+        with pytest.raises(LookupError, match="rendezvous"):
+            workers._join(torch.device("cpu"))
+        assert time.monotonic() - begun >= 0.3

@@ -1,7 +1,10 @@
 """What made a run's translations is compared with the recipe before they are scored."""
 
+import contextlib
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +17,12 @@ from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
 from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
 from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.files import sha256_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
+from nmtkit.pipeline import translate_test_sets
 from nmtkit.run import Run, set_translated_as
 from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
@@ -233,6 +237,24 @@ def test_the_record_knows_its_translation(run: Path) -> None:
     assert not Run(run).is_translated("other", made_from)
 
 
+def test_records_that_are_made_at_the_same_time_are_all_kept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "translations" / "olds.txt").write_text("a\n")
+    have_read, recorded = threading.Barrier(2), Run.recorded_translations
+
+    def read_together(self: Run) -> dict[str, Any]:
+        found = recorded(self)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            have_read.wait(0.3)
+        return found
+
+    made_from = {"model_sha256": "0", "source_sha256": "1", "decoding": {}}
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(Run, "recorded_translations", read_together)
+        list(pool.map(lambda name: Run(run).record_translation(name, made_from), ("news", "olds")))
+    assert sorted(Run(run).recorded_translations()) == ["news", "olds"]
+    assert sorted(path.name for path in (run / "translations").iterdir()) == ["manifest.json", "news.txt", "olds.txt"]
+
+
 def test_the_translation_of_a_test_set_is_told_from_other_files(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(path: Path) -> tuple[Path, str] | None:
         of_set = set_translated_as(path)
@@ -243,3 +265,18 @@ def test_the_translation_of_a_test_set_is_told_from_other_files(run: Path, monke
         assert found(run / other) is None
     monkeypatch.chdir(run)
     assert found(Path("translations/news.txt")) == (run, "news")
+
+
+def test_a_model_that_changes_before_it_is_loaded_translates_no_test_set(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Translator.load
+
+    def replace_and_load(models: list[Path], *arguments: Any) -> Translator:
+        average(choose_checkpoints(run, last=3), models[0])
+        return load(models, *arguments)
+
+    monkeypatch.setattr(Translator, "load", replace_and_load)
+    with pytest.raises(ModelError, match=r"averaged: has changed since this command began; run it again$"):
+        translate_test_sets(RECIPE, run, torch.device("cpu"))
+    assert (run / "translations" / "news.txt").read_text() == "b a\n"

@@ -252,6 +252,14 @@ def test_all_runs_of_a_sweep_compute_in_the_precision_of_the_first(
     assert next(rates)["float32"] == 2e9
 
 
+def test_the_data_of_a_run_that_another_process_trains_stay(swept: Swept, tmp_path: Path) -> None:
+    planned, fingerprint = make_plan(swept.recipe, swept.rows, tmp_path / "all")
+    run = Run(tmp_path / "all" / planned[0].name)
+    with run.locked("train"), pytest.raises(NmtkitError, match="in use by nmtkit train"):
+        run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
+    assert not run.data.exists() and not run.recipe_file.exists()
+
+
 def test_a_run_trained_with_other_data_is_refused(swept: Swept, tmp_path: Path) -> None:
     planned, fingerprint = make_plan(swept.recipe, swept.rows, tmp_path, "data.vocab_size=80")
     shutil.copytree(swept.folder / "base-seed1", tmp_path / "base-seed1")

@@ -4,7 +4,9 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
+import ctranslate2
 import pytest
 import tiny_models
 import torch
@@ -22,6 +24,7 @@ from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
 from nmtkit.export.export import export
+from nmtkit.files import exchange
 from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
@@ -359,6 +362,20 @@ class TestEngine:
         (folder / "model.bin").write_bytes(content)
         with pytest.raises(ModelError, match=r"model\.bin: damaged \(it does not match its checksum in manifest\.json"):
             engine(folder)
+
+    def test_an_export_that_is_replaced_while_it_is_read_is_refused(
+        self, exported: Path, unsure: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, other = shutil.copytree(exported, tmp_path / "old"), shutil.copytree(unsure[1], tmp_path / "new")
+        translator, found = ctranslate2.Translator, Export.read(folder)
+
+        def replace_and_load(*arguments: Any, **options: Any) -> ctranslate2.Translator:
+            exchange(folder, other)
+            return translator(*arguments, **options)
+
+        monkeypatch.setattr(ctranslate2, "Translator", replace_and_load)
+        told = message_of(lambda: CTranslate2Translator.load(found, device="cpu", threads=2), ModelError)
+        assert told == f"{folder}: was replaced while it was read; run the command again"
 
     def test_a_failure_while_it_translates_is_told_in_one_line(
         self, exported: Path, monkeypatch: pytest.MonkeyPatch

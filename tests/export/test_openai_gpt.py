@@ -454,6 +454,12 @@ FAULTS_OF_RELEASED = {
         r"params_3.npy: damaged, or not an array of numbers \(Object arrays cannot be loaded",
     ),
     "empty file": (lambda f: (f / "params_3.npy").write_bytes(b""), r"params_3.npy: damaged"),
+    "header of other types": (
+        lambda f: (f / "params_3.npy").write_bytes(
+            (f / "params_3.npy").read_bytes().replace(b"'descr': '<f4'", b"'descr': ('f4',)")
+        ),
+        r"params_3.npy: damaged",
+    ),
     "cut": (lambda f: (f / "params_3.npy").write_bytes((f / "params_3.npy").read_bytes()[:500]), r"params_3.npy: dama"),
     "not flat": (lambda f: np.save(f / "params_3.npy", np.ones((2, 3))), r"params_3.npy: not a flat array"),
     "integers": (lambda f: np.save(f / "params_3.npy", np.ones(9, np.int64)), r"params_3.npy: not a flat array"),

@@ -809,6 +809,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: pickled(f, {"x": torch.eye(3).to_sparse()}),
         r"a pickle of more than plain tensors",
     ),
+    "a huge tensor of one number": (
+        lambda f: pickled(f, {"x": torch.zeros(1).expand(10**6, 10**6)}),
+        r"a pickle of more than plain tensors",
+    ),
     "no pickle": (lambda f: (pickled(f, 1), (f / "pytorch_model.bin").write_bytes(b"abc")), r"damaged, or a pickle"),
     "a missing weight": (
         lambda f: change_tensor(f, lambda t: t.pop(LAYER)),
@@ -839,6 +843,14 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "learned positions": (
         lambda f: change_tensor(f, lambda t: t.update({"model.encoder.embed_positions.weight": torch.rand(128, 32)})),
         r"embed_positions\.weight does not hold sinusoids",
+    ),
+    "one number as positions": (
+        lambda f: change_tensor(f, lambda t: t.update({"model.encoder.embed_positions.weight": torch.tensor(1.0)})),
+        r"embed_positions\.weight is of shape \[\], and not a table 32 wide",
+    ),
+    "positions without columns": (
+        lambda f: change_tensor(f, lambda t: t.update({"model.encoder.embed_positions.weight": torch.ones(10**11, 0)})),
+        r"embed_positions\.weight is of shape \[100000000000, 0\], and not a table 32 wide",
     ),
     "a beam that cannot be": (
         lambda f: changed_json(f / "generation_config.json", num_beams=10**6),

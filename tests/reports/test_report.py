@@ -21,6 +21,7 @@ from nmtkit.lines import read_lines
 from nmtkit.page import json_script, live_page, page, switches, table, text
 from nmtkit.reports.card import card
 from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, reports_shown
+from nmtkit.reports.played import PLAYED, figures_of
 from nmtkit.reports.run_facts import FORMS, RunFacts, read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.training.averaging import read_averaging
@@ -551,3 +552,12 @@ def test_a_damaged_row_of_tried_averages_is_told(rows: object, what: str, tmp_pa
 def test_an_average_of_no_number_is_read(tmp_path: Path) -> None:
     write_json(tmp_path / "averaging.json", {"best": TRIED, "tried": [{**TRIED, "score": math.nan}], "made_from": {}})
     assert math.isnan(read_averaging(tmp_path / "averaging.json")["tried"][0]["score"])
+
+
+def test_figures_of_played_episodes_need_counts_and_lengths(tmp_path: Path) -> None:
+    good = {"episodes": 2, "success_rate": 0.5, "lengths": {"3": 1}, "best_return_probabilities": {"success": []}}
+    assert len(figures_of(good)) == 1  # there is no curve to be drawn
+    for fault in ({"episodes": 0}, {"lengths": {"x": 1}}, {"lengths": {"3": -1}}, {"shortest_lengths": {"3": 0.5}}):
+        write_json(tmp_path / "play.json", {**good, **fault})
+        with pytest.raises(DataError, match=rf"play\.json: {next(iter(fault))}: "):
+            read_json(tmp_path / "play.json", PLAYED)

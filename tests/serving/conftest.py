@@ -159,7 +159,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
 
 @contextmanager
 def serving(
-    load: Callable[[], Directions], keys: Sequence[str] = (), batch_tokens: int = 2048, **limits: Any
+    load: Callable[[], Directions],
+    keys: Sequence[str] = (),
+    batch_tokens: int = 2048,
+    *,
+    is_local: bool = False,
+    **limits: Any,
 ) -> Iterator[Server]:
     """A server in a thread of this process."""
     port = free_port()
@@ -169,7 +174,7 @@ def serving(
     limited = LIMITS._replace(**limits)
 
     async def run() -> None:
-        life = asyncio.create_task(serve(load, "127.0.0.1", port, keys, limited, batch_tokens))
+        life = asyncio.create_task(serve(load, "127.0.0.1", port, keys, limited, batch_tokens, is_local=is_local))
         end = asyncio.create_task(asyncio.to_thread(ends.wait))
         await asyncio.wait([life, end], return_when=asyncio.FIRST_COMPLETED)
         if life.done():

@@ -173,6 +173,23 @@ def test_the_work_of_a_dropped_connection_is_discarded() -> None:
         assert engine.calls == [["in work"], ["kept"]]
 
 
+def test_a_dropped_connection_keeps_no_place_in_a_full_queue() -> None:
+    engine = Shouting()
+    with serving_engine(engine, waiting=1) as server:
+        engine.gate.clear()
+        first, dropped, kept = server.client(), server.client(), server.client()
+        first.send(translation_request({"q": "in work", "source": "en", "target": "de"}))
+        wait_until(lambda: engine.calls == [["in work"]])
+        dropped.send(translation_request({"q": "dropped", "source": "en", "target": "de"}))
+        wait_until(lambda: server.metric("nmtkit_waiting_requests") == 1)
+        dropped.socket.close()
+        kept.send(translation_request({"q": "kept", "source": "en", "target": "de"}))
+        assert server.metric("nmtkit_waiting_requests") == 1  # by now the server has read what came before
+        engine.gate.set()
+        assert kept.read_answer().json == {"translatedText": "KEPT"}
+        assert first.read_answer().json == {"translatedText": "IN WORK"}
+
+
 def test_a_client_that_sends_its_request_slowly_is_ended_in_time_whatever_it_sends() -> None:
     engine = Shouting()
     whole = translation_request({"q": "slow", "source": "en", "target": "de"})
@@ -294,6 +311,17 @@ def test_pages_of_other_sites_may_not_use_the_server(server: Server) -> None:
     for origin, status in (("http://localhost", 200), ("http://LOCALHOST", 200), ("http://localhost:80", 403),
                            ("http://example.org", 403), ("null", 403)):  # fmt: skip
         assert server.post("x", {"Origin": origin}).status == status
+
+
+def test_a_local_server_answers_to_its_own_names_only() -> None:
+    with serving_engine(Shouting(), is_local=True) as server:
+        for host, status in (("localhost", 200), ("LocalHost:8000", 200), ("127.0.0.1:80", 200), ("[::1]:80", 200),
+                             ("[::1]", 200), ("example.org", 403), ("localhost.example.org:80", 403),
+                             ("127.0.0.1.example.org", 403), ("", 403)):  # fmt: skip
+            for path in ("/health", "/metrics", "/"):
+                assert server.answer(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()).status == status
+        assert server.answer(b"GET /health HTTP/1.0\r\n\r\n").status == 200
+        assert server.translated("a") == "A"
 
 
 def test_a_key_is_needed_for_translations_languages_and_metrics() -> None:

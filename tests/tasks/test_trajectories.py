@@ -50,8 +50,9 @@ from tests.decoding.models import WithoutFloat64
 
 pytestmark = pytest.mark.usefixtures("restored_process")
 
+REPEAT = "tests.tasks.test_trajectories:Repeat"
 RECIPE = (
-    '[data]\ntask = "trajectories"\nenvironment = "tests.tasks.test_trajectories:Repeat"\nepisodes = 500\nvalid = 5\n'
+    f'[data]\ntask = "trajectories"\nenvironment = "{REPEAT}"\nepisodes = 500\nvalid = 5\n'
     'sequence_length = 4\n[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\n'
     'num_heads = 2\nnorm = "pre"\npositions = "learned"\nmax_positions = 6\ndropout = 0.0\n'
     '[training]\nsequences_per_update = 16\nschedule = "constant"\npeak_learning_rate = 0.02\nwarmup_steps = 5\n'
@@ -350,9 +351,10 @@ def test_validation_may_have_actions_that_only_worse_episodes_have(tmp_path: Pat
 
 def test_it_learns_to_earn_what_it_is_asked_for(trained: Path) -> None:
     loaded = load_model(find_model(trained))
-    request = PlayRequest(episodes=80, is_greedy=True)
+    request = PlayRequest(episodes=80, environment=REPEAT, is_greedy=True)
     best, worst = (
-        np.mean([each.total for each in play(loaded, PlayRequest(episodes=80, target=target))]) for target in (4.0, 0.0)
+        np.mean([each.total for each in play(loaded, PlayRequest(episodes=80, environment=REPEAT, target=target))])
+        for target in (4.0, 0.0)
     )
     walks = np.mean([each.total for each in play_at_random(Facts.of(loaded.tokenizer), request)])
     assert worst < 0.6 < walks < 1.7 < 2.5 < best
@@ -367,12 +369,12 @@ def test_it_learns_to_earn_what_it_is_asked_for(trained: Path) -> None:
 
 
 def test_play_does_not_depend_on_how_many_play_at_a_time(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, found = load_model(find_model(trained)), []
+    loaded, found, request = load_model(find_model(trained)), [], PlayRequest(episodes=7, environment=REPEAT)
     for at_once in (7, 2, 250):
         monkeypatch.setattr(playing, "AT_ONCE", at_once)
-        found.append([(each.states, each.actions, each.rewards) for each in play(loaded, PlayRequest(episodes=7))])
+        found.append([(each.states, each.actions, each.rewards) for each in play(loaded, request)])
     assert found[0] == found[1] == found[2]
-    other = play(loaded, PlayRequest(episodes=7, seed=2))
+    other = play(loaded, replace(request, seed=2))
     assert [each.states for each in other] != [states for states, _, _ in found[0]]
 
 
@@ -390,6 +392,13 @@ def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> N
     assert first < last == 150
 
 
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00\x04\x00{'\\n", b"\x93NUMPY\x01\x00\x04\x00 {[}"])
+def test_damaged_arrays_of_prepared_episodes_are_named(trained: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "states.npy").write_bytes(content)
+    with pytest.raises(DataError, match=r"states\.npy: missing or damaged .*; prepare the run again"):
+        EpisodeData(tmp_path, load_recipe(str(Run(trained).recipe_file)), Run(trained).tokenizer())
+
+
 def test_vectors_are_normalised_and_played(tmp_path: Path) -> None:
     changes = (("Repeat", "Steering"), ("valid = 5", 'states = "vector"\nactions = "vector"'))
     recipe = load_recipe(write_project(tmp_path, *changes), ["training.max_steps=40", "data.episodes=200"])
@@ -402,7 +411,7 @@ def test_vectors_are_normalised_and_played(tmp_path: Path) -> None:
     assert 1.9 < facts.action_scale <= 2
     assert np.abs(np.load(run.data / "train" / "actions.npy")).max() <= 1
     train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
-    request = PlayRequest(episodes=40)
+    request = PlayRequest(episodes=40, environment=recipe.data.environment)
     loaded = load_model(run.checkpoints()[-1])
     of_model, of_chance = (
         np.mean([each.total for each in found]) for found in (play(loaded, request), play_at_random(facts, request))
@@ -419,7 +428,7 @@ def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path, monkeypatch:
     loaded = load_model(run.checkpoints()[-1])
     totals = {}
     for prior in (0.0, 10.0):
-        found = play(loaded, PlayRequest(episodes=60, prior=prior))
+        found = play(loaded, PlayRequest(episodes=60, environment=REPEAT, prior=prior))
         totals[prior] = np.mean([each.total for each in found])
         assert all(np.allclose(np.sum(each.values, 1), 1) and len(each.values) == 4 for each in found)
     # Without a prior the returns are those of random actions, 4 / 3 on average.
@@ -427,7 +436,7 @@ def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path, monkeypatch:
     predict = DecisionTransformer.predict  # and on a device without float64
     on_device = lambda *inputs: [values.as_subclass(WithoutFloat64) for values in predict(*inputs)]  # noqa: E731
     monkeypatch.setattr(DecisionTransformer, "predict", on_device)
-    again = play(loaded, PlayRequest(episodes=60, prior=10.0))
+    again = play(loaded, PlayRequest(episodes=60, environment=REPEAT, prior=10.0))
     assert [each.total for each in again] == [each.total for each in found]
 
 
@@ -463,7 +472,8 @@ def test_intervals() -> None:
 
 def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_path: Path) -> None:
     output = tmp_path / "found.json"
-    command = ["play", str(trained), "--episodes", "20", "--random", "--json", str(output), "--quiet"]
+    command = ["play", str(trained), "--environment", REPEAT, "--episodes", "20"]
+    command += ["--random", "--json", str(output), "--quiet"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert "success rate" in result.output
@@ -648,7 +658,9 @@ def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     prepare(recipe, run.folder)
     train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
-    played = play(load_model(run.checkpoints()[-1]), PlayRequest(episodes=80, target=0.0))
+    played = play(
+        load_model(run.checkpoints()[-1]), PlayRequest(episodes=80, environment=recipe.data.environment, target=0.0)
+    )
     means = best_return_probabilities(played)
     # The first action decides, so the prediction changes after it.
     assert means["success"][0] == pytest.approx(1 / 3, abs=0.15)
@@ -679,6 +691,8 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
     loaded = load_model(find_model(trained))
     with pytest.raises(DataError, match="needs a model that predicts returns"):
         play(loaded, PlayRequest(target="predicted"))
+    with pytest.raises(DataError, match=f"names the code '{REPEAT}' .*if you trust it, give --environment {REPEAT}$"):
+        play(loaded, PlayRequest(episodes=1))
     with pytest.raises(DataError, match=r"the environment: a state has .*, not a whole number or a name"):
         play(loaded, PlayRequest(environment="tests.tasks.test_trajectories:Steering"))
     (tmp_path / "x.txt").write_text("a\n", encoding="utf-8")

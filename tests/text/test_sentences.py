@@ -26,6 +26,10 @@ def sentences_of(text: str) -> list[str]:
         ["\u6211\u6765\u3002\u300d", "\u300c\u4ed6\u53bb\u300d"],
         ["\u0928\u092e\u0938\u094d\u0924\u0947\u0964 ", "\u0906\u092a"],
         ["\u0645\u0631\u062d\u0628\u0627\u061f ", "\u0646\u0639\u0645"],
+        ["\u4fa1\u683c\u306f\uff13\uff0e\uff11\uff14\u5186\u3067\u3059\u3002"],
+        ["\u3053\u308c\u306f\u672c\u3067\u3059\uff0e", "\u3042\u308c\u306f"],
+        ["\ub124. ", "\uc54c\uaca0\uc2b5\ub2c8\ub2e4."],
+        ["\u10d4\u10e1 NATO-\u10d0. ", "\u10d8\u10e1 \u10db\u10dd\u10d5\u10d8\u10d3\u10d0."],
         ["a dog . ", "a cat ."],
         ["only one."],
         ["3.14 and a.b. "],
@@ -47,6 +51,8 @@ def test_abbreviations_are_those_of_the_language() -> None:
         ("en_GB", "Dr. Brown came.", 0),
         ("xx", "Dr. Brown came.", 0),
         ("deu_Latn", "Am 3. Oktober kam Dr. Meier bzw. Frau Meier. Ja.", 1),
+        ("el", "\u03a4\u03b9; \u039d\u03b1\u03b9\u037e \u038c\u03c7\u03b9.", 2),  # question marks
+        ("en", "Who; No.", 0),
     ):
         assert len(sentence_starts(text, language)) == count, (language, text)
 

@@ -21,6 +21,10 @@ TERMS = [
     ("C++", "C++"),
     ("caf\u00e9", "Kaffeehaus"),
     ("\u0939\u093f", "Silbe"),
+    ("\u0645\u06cc", "Wein"),
+    ("\u0643", "dein"),
+    ("\u05e9", "der"),
+    ("\u0dc1\u0dca", "Zeichen"),
 ]
 
 
@@ -36,6 +40,11 @@ TERMS = [
         ("in C++, not C+", [["C++"]]),
         ("the cafe\u0301 of", [["Kaffeehaus"]]),  # composed or not
         ("\u0939\u093f\u0928\u094d\u0926\u0940", []),  # vowel signs belong to a word
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", []),  # so do joiners,
+        ("\u0dc1\u0dca\u200d\u0dbb\u0dd3", []),
+        ("\u0643\u0650\u062a\u064e\u0627\u0628 \u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd", []),  # points
+        ("ap\u00adple, dog\u00adhouse", [["Apfel"]]),  # and soft hyphens
+        ("\u0645\u06cc", [["Wein"]]),
         ("", []),
     ],
 )
@@ -130,7 +139,31 @@ def test_a_number_in_a_url_or_tag_is_part_of_it() -> None:
     assert kept_spans(TEXT, ()) == []
 
 
-@pytest.mark.parametrize("text", ["a.", "1.", "<a", "a@", "http://", "a-b://", "www.", "@", "1,a"])
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("emails", "\u8bf7\u53d1\u90ae\u4ef6\u5230a@b.co\u8c22\u8c22", ["a@b.co"]),
+        ("emails", "\u00fc@b\u00fc.de", ["\u00fc@b\u00fc.de"]),
+        ("urls", "\u8bf7\u8bbf\u95eehttps://example.com/abc\u83b7\u53d6", ["https://example.com/abc"]),
+        ("urls", "\u89c1www.example.com", ["www.example.com"]),
+        ("numbers", "2023\ub144\uc5d0 15\uba85\uc774", ["2023", "15"]),
+        (
+            "numbers",
+            "\uff13\uff0e\uff11\uff14\u5186\uff11\uff0c\uff10\u5186",
+            ["\uff13\uff0e\uff11\uff14", "\uff11\uff0c\uff10"],
+        ),
+        ("numbers", "\u7b2c1\uff0c2\u7ae0", ["1", "2"]),  # a list
+        ("numbers", "\u0661\u0662\u066b\u0665 \u0661\u066c\u0660", ["\u0661\u0662\u066b\u0665", "\u0661\u066c\u0660"]),
+    ],
+)
+def test_spans_end_at_words_of_scripts_without_blanks(kind: Kind, text: str, expected: list[str]) -> None:
+    assert [text[start:stop] for start, stop, _ in kept_spans(text, (kind,))] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a.", "1.", "<a", "a@", "http://", "a-b://", "www.", "@", "1,a", "\u6211a", "\u6211www.", "a@a.-", "\uff11\uff0c"],
+)
 def test_spans_are_searched_in_linear_time(text: str) -> None:
     begun = time.process_time()
     kept_spans(text * 100_000, ("tags", "urls", "emails", "numbers"))

@@ -1,5 +1,7 @@
 """The subword model: nothing is rewritten, equal text gives equal bytes, and four ids never change."""
 
+import hashlib
+import json
 import random
 import re
 from collections.abc import Iterator
@@ -194,8 +196,9 @@ class TestVocabulary:
         tokenizer = learn(text, subwords=kind, vocab_size=possible, byte_fallback=byte_fallback)
         assert tokenizer.vocab_size("source") == possible
 
-    def test_very_long_lines_and_tabs_do_not_stop_the_learning(self, kind: str) -> None:
-        text = [*pairs("abcd "), ("q" * 5000, "a\tz")]
+    @pytest.mark.parametrize("sign", ["\t", "\u2585"])
+    def test_very_long_lines_and_reserved_signs_do_not_stop_the_learning(self, kind: str, sign: str) -> None:
+        text = [*pairs("abcd "), ("q" * 5000, f"a{sign}z")]
         tokenizer = learn(text, subwords=kind, vocab_size=30, normalize=[])
         (ids,) = tokenizer.encode(["qz"], "source")
         assert [piece == "<unk>" for piece in tokenizer.pieces(ids, "source") if piece != "\u2581"] == [True, False]
@@ -304,6 +307,19 @@ class TestFiles:
             except ModelError as error:
                 assert str(path) in str(error)
         assert unnoticed == []
+
+    @pytest.mark.parametrize("content", [b"", b"nonsense", b"[" * 100_000])
+    @pytest.mark.parametrize("subwords", ["bpe", "imported", "gpt-bpe"])
+    def test_a_model_file_with_a_checksum_may_still_be_none(
+        self, tmp_path: Path, subwords: str, content: bytes
+    ) -> None:
+        learn(subwords="none").save(tmp_path)
+        (tmp_path / "joint.model").write_bytes(content)
+        stored = json.loads((tmp_path / "tokenizer.json").read_text())
+        changes = {"subwords": subwords, "sha256": {"joint": hashlib.sha256(content).hexdigest()}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**stored, **changes}))
+        with pytest.raises(ModelError, match=r"tokenizer\.json: damaged"):
+            Tokenizer.load(tmp_path)
 
     def test_a_damaged_list_of_pieces_is_named(self, tmp_path: Path) -> None:
         learn(subwords="none").save(tmp_path)

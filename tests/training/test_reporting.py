@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -417,6 +418,36 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
     assert b"reference  a dog" in texts[0].tensor_proto.string_val[0]
     (stored,) = (tmp_path / "tensorboard").glob("*/hparams.yml")
     assert "training/seed: 1" in stored.read_text()
+
+
+@pytest.mark.parametrize(("known", "first_step", "resumed"), [("7f3\n", 11, ["7f3"]), ("", 11, []), ("7f3\n", 1, [])])
+def test_a_run_of_wandb_goes_on_by_the_id_that_was_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, first_step: int, resumed: list[str]
+) -> None:
+    class OfWandb(Fake):
+        run = SimpleNamespace(id="8a1")
+
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__("wandb")
+            assert [options[key] for key in ("id",) if key in options] == resumed
+
+        def start(self) -> None:
+            pass
+
+        def store_init_configuration(self, values: dict[str, Any]) -> None:
+            pass
+
+    modules = SimpleNamespace(Settings=dict, errors=SimpleNamespace(Error=OSError))
+    monkeypatch.setattr(workers, "check_trackers", lambda names: None)
+    monkeypatch.setattr("accelerate.tracking.WandBTracker", OfWandb)
+    monkeypatch.setitem(sys.modules, "wandb", modules)
+    path = tmp_path / "wandb" / "run-id"
+    path.parent.mkdir()
+    path.write_text(known)
+    with path.open() as before:
+        open_tracker("wandb", tmp_path, {}, first_step)
+        assert before.read() == known  # the new file replaces the old one
+    assert path.read_text() == "8a1\n"
 
 
 @pytest.mark.skipif(not has("wandb"), reason="needs wandb")

@@ -188,7 +188,7 @@ class TestStops:
         def ask_twice() -> None:
             ask(signal.SIGINT)
             ask(signal.SIGINT)  # within a second: a launcher and a terminal sent the same wish
-            monkeypatch.setattr(session, "_SECONDS_OF_ONE_REQUEST", 0.0)
+            monkeypatch.setattr(session, "SECONDS_OF_ONE_REQUEST", 0.0)
             ask(signal.SIGINT)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -204,7 +204,7 @@ class TestStops:
     def test_the_first_signal_after_another_process_told_of_its_own_is_no_second_one(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(session, "_SECONDS_OF_ONE_REQUEST", 0.0)
+        monkeypatch.setattr(session, "SECONDS_OF_ONE_REQUEST", 0.0)
         stop = session.StopRequest()
         with stop.listening():
             stop.number = signal.SIGTERM  # as another process said

@@ -25,6 +25,7 @@ from nmtkit.tasks.language_model import text_of
 from nmtkit.text.normalization import NEWLINE, TAB
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
+from nmtkit.training import session
 from nmtkit.training.resume import lengths_seen, verify_resume
 from nmtkit.training.transfer import check_initial_model, initial_weights, log_differences
 from tests.conftest import TinyProject, determined, message_of, train_run, write_corpus
@@ -276,6 +277,23 @@ def test_other_subwords_and_a_missing_weight_are_refused(
     save_model(folder, stored, ModelConfig(**DECODER), tokenizer, DecodingConfig(), {})
     with pytest.raises(ModelError, match=r"damaged \(it has no decoder\.1\.feed_forward\.inner\.bias\)"):
         initial_weights(folder, recipe, tokenizer, weights_of(2, tokenizer.vocab_size("target"), **DECODER))
+
+
+def test_a_model_that_changes_while_the_training_starts_is_refused(
+    tiny: TinyProject, tokenizer: Tokenizer, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = saved(tmp_path / "model", tokenizer, **DECODER)
+    start_from_model = session.start_from_model
+
+    def replace_and_start(*arguments: Any) -> None:
+        other = weights_of(3, tokenizer.vocab_size("target"), **DECODER)
+        save_model(folder, other, ModelConfig(**DECODER), tokenizer, DecodingConfig(), {})
+        start_from_model(*arguments)
+
+    monkeypatch.setattr(session, "start_from_model", replace_and_start)
+    model = [f"model.{key}={value}" for key, value in DECODER.items()]
+    told = message_of(lambda: tiny.train(run, f"training.init={folder}", *model), NmtkitError)
+    assert told == f"{folder}: changed while the training started; start it again"
 
 
 def test_init_layers_needs_init(tiny_project: TinyProject) -> None:
