@@ -101,13 +101,14 @@ def as_bytes(lines: list[str]) -> bytes:
 
 
 class TestStreams:
-    def test_a_real_process_translates_stdin_to_stdout_and_prints_nothing_else(
+    def test_a_real_process_translates_stdin_to_stdout_and_prints_warnings_alone(
         self, model: Path, expected: list[str]
     ) -> None:
         command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
         done = subprocess.run(command, input=as_bytes(sentences(40, seed=2)), capture_output=True, check=False)
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert done.stdout == as_bytes(expected)
+        assert (done.returncode, done.stdout) == (0, as_bytes(expected))
+        # The model has hardly been trained, so some translations are named as too long or too short.
+        assert all(line.startswith(b"warning: the translation ") for line in done.stderr.splitlines())
         assert len(set(expected)) > 10
 
     def test_files_and_compressed_files_give_the_same_translations(
@@ -309,7 +310,8 @@ class TestOptions:
         assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 1
 
     def test_quiet_leaves_the_warnings(self, translate: Command) -> None:
-        assert translate("--quiet", stdin=b"the \xff cat\n").err.startswith("warning: stdin: invalid UTF-8")
+        *_, last = translate("--quiet", stdin=b"the \xff cat\n").err.splitlines()
+        assert last.startswith("warning: stdin: invalid UTF-8")
 
 
 class TestOutput:
