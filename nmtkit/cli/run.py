@@ -141,11 +141,12 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     stated = [(name, entries[name].signature) for name in metrics[:1] for test, entries in scores.items()
               if name in entries and test != AVERAGE]  # fmt: skip
     notes = [f"Signature of {name}: {signature}" for name, signature in dict.fromkeys(stated)]
-    notes += [f"Comparable to: {comparable_to(name)}" for name in metrics[:1]]
+    # Made-up text has no published score.
+    notes += [] if is_made_up else [f"Comparable to: {comparable_to(name)}" for name in metrics[:1]]
     notes += [
         f"{test}: bleu-compound-split {shown('bleu-compound-split', entries['bleu-compound-split'])}, comparable to "
         f"{comparable_to('bleu-compound-split')}"
-        for test, entries in scores.items() if "bleu-compound-split" in entries
+        for test, entries in scores.items() if "bleu-compound-split" in entries and not is_made_up
     ]  # fmt: skip
     if is_made_up:
         notes.append("Text and test set are made up by nmtkit: this score shows that every step works, no more.")
