@@ -53,10 +53,12 @@ from nmtkit.export.export import export as export_model
 from nmtkit.files import optional_write, remove_pipe, sha256_of
 from nmtkit.json_toml import write_json
 from nmtkit.lines import read_lines
+from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import load_model
 from nmtkit.run import Run, chosen_languages, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
+from nmtkit.training.optimizer import freeze
 from nmtkit.training.session import train
 from nmtkit.training.transfer import check_initial_model
 from nmtkit.versions import release
@@ -104,7 +106,13 @@ def run(
     task = task_of(recipe.data)
     steps = "clean the corpora, learn subwords and encode the text" if task.has_text else "read or play the episodes"
     log.info("1/5 prepare: %s", steps)
-    check_initial_model(recipe, Run(run_dir))
+    # Faults that training would meet only after the data have been prepared.
+    choose_device(device)
+    if check_initial_model(recipe, Run(run_dir)) is None and recipe.training.init and not Run(run_dir).is_trained():
+        find_model(recipe.training.init)  # raises, as it is missing
+    if recipe.training.freeze:
+        with torch.device("meta"):  # names without memory, whatever the vocabulary
+            freeze(build_model(recipe.model, 100, 100), recipe.training.freeze)
 
     def generate(unfinished: list[Generation]) -> None:
         if unfinished:

@@ -218,7 +218,7 @@ class TestWrongKeys:
             ("max_steps = 0", "max_steps", "must be at least 1"),
             ('schedule = "quadratic"', "schedule", "must be 'noam', 'inverse-sqrt', 'cosine', 'linear' or 'constant'"),
             ("label_smoothing = 1.0", "label_smoothing", "must be less than 1"),
-            ("adam_epsilon = 0", "adam_epsilon", "must be more than 0"),
+            ("adam_epsilon = 1e-50", "adam_epsilon", "must be at least 1e-30"),
             ("max_minutes = inf", "max_minutes", "must be a finite number"),
             ("adam_betas = [0.9]", "adam_betas", "must have more entries"),
             ('freeze = "encoder"', "freeze", "must be a list, in [ ]"),
@@ -232,6 +232,17 @@ class TestWrongKeys:
         message = folder.complaint(f"{DATA}[training]\nwarmup_steps = 10\n{line}\n")
         assert message.startswith(f"{folder.path / 'mine.toml'}, line 7: training.{key} = ")
         assert message.endswith(f": {reason}")
+
+    @pytest.mark.parametrize(
+        ("settings", "reason"),
+        [
+            (["training.r_drop=5", "model.dropout=0"], "r_drop compares two passes with dropout"),
+            (["data.byte_fallback=true", "data.subwords=none"], "byte_fallback cannot be used with subwords"),
+        ],
+    )
+    def test_a_key_without_effect_is_refused(self, folder: Folder, settings: list[str], reason: str) -> None:
+        with pytest.raises(RecipeError, match=reason):
+            folder.load(DATA, *settings)
 
     @pytest.mark.parametrize("task", ["3", "[]", '["label"]', "{}"])
     def test_a_task_that_is_no_text_is_told(self, folder: Folder, task: str) -> None:

@@ -170,10 +170,14 @@ class DataConfig(Section):
             self._check_labels()
         elif self.label_type == "number":
             raise ValueError(f'label_type is for tasks whose output is a label, not "{self.task_name}"; leave it out')
+        if self.byte_fallback and self.subwords == "none":
+            raise ValueError('byte_fallback cannot be used with subwords = "none"; leave it out')
         if self.subwords in ("gpt-bpe", "imported") and self.tokenizer is None:
             raise ValueError(f'subwords = "{self.subwords}" cannot be learned; tokenizer must name an imported model')
-        if self.task_name == SUMMARY and self.has_trees:
-            raise ValueError(f'task = "summary" cannot be used with text = "{self.text}"')
+        if self.has_trees != (self.task_name == "parsing"):
+            raise ValueError(
+                f'task = "{self.task_name}" cannot be used with text = "{self.text}"; leave one of them out'
+            )
         if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *HEADS):
             raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
         self._check_languages()
@@ -284,10 +288,8 @@ class DataConfig(Section):
         """Raise ValueError for keys that contradict a task whose output is a label."""
         if self.share_vocab:
             raise ValueError(f'task = "{self.task_name}": labels are no text; leave share_vocab out')
-        if self.subwords in ("wordpiece", "none") or self.has_trees:
-            raise ValueError(
-                f'task = "{self.task_name}" needs subwords = bpe, unigram, characters or gpt-bpe, and no trees'
-            )
+        if self.subwords in ("wordpiece", "none"):
+            raise ValueError(f'task = "{self.task_name}" needs subwords = bpe, unigram, characters or gpt-bpe')
         if self.source_prefixes:
             raise ValueError(f'source_prefix cannot be used with task = "{self.task_name}"; leave it out')
         least = 3 if self.task_name == "label" else 5
@@ -523,6 +525,13 @@ class CleaningConfig(Section):
     """Both sides equal those of a pair in a validation set."""
     overlap_test: Literal["error", "drop", "keep"] = "keep"
     """Both sides equal those of a pair in a test set."""
+
+    OF_TRANSLATIONS: ClassVar = (
+        "max_ratio", "length_ratio", "source_equals_target", "wrong_script", "swapped_sides", "wrong_language",
+    )  # fmt: skip
+    """Keys about the relation of both sides and their languages, without effect for labels and language models."""
+    OF_PAIRS: ClassVar = ("duplicate_pair", "duplicate_source")
+    """Keys without effect for language models, as running text has many equal lines."""
 
     @model_validator(mode="after")
     def _check(self) -> "CleaningConfig":

@@ -199,7 +199,7 @@ class TrainingConfig(Section):
     # beta_1, beta_2 and epsilon: section 5.3 of the paper.
     adam_betas: tuple[float, float] = (0.9, 0.98)
     """Decay rates of the first and second moment."""
-    adam_epsilon: float = Field(default=1e-9, gt=0, le=1)
+    adam_epsilon: float = Field(default=1e-9, ge=1e-30, le=1)
     """Constant added to the square root of the second moment."""
     gradient_clip_norm: float = Field(default=0.0, ge=0, le=MANY)
     """Maximum norm of the gradient. 0: no clipping."""
@@ -455,6 +455,14 @@ class Recipe(Section):
                 )
             if self.training.subword_sampling:
                 raise ValueError("[training] subword_sampling cannot be used for a language model")
+        if self.data.task_name in (LANGUAGE_MODEL, *HEADS):
+            rules = CleaningConfig.OF_TRANSLATIONS
+            rules += CleaningConfig.OF_PAIRS if self.data.task_name == LANGUAGE_MODEL else ()
+            if stated := [key for key in rules if getattr(self.cleaning, key) != default_of(CleaningConfig, key)]:
+                raise ValueError(
+                    f'[cleaning] {" and ".join(stated)}: no effect with [data] task = "{self.data.task_name}"; '
+                    "leave it out"
+                )
         if self.model.head != self.data.head:
             raise ValueError(f'[model] head = "{self.model.head}" contradicts [data] task; leave head out')
         if self.model.vector_states != (self.data.states == "vector"):
@@ -477,6 +485,9 @@ class Recipe(Section):
         has_source = self.data.task_name != LANGUAGE_MODEL
         if self.model.is_joined and self.training.r_drop and self.training.source_loss and has_source:
             raise ValueError("[training] r_drop needs source_loss = 0")
+        dropouts = self.model.dropout, self.model.attention_dropout, self.model.ffn_dropout
+        if self.training.r_drop and not any(dropouts):
+            raise ValueError("[training] r_drop compares two passes with dropout; set [model] dropout above 0")
         if self.training.keep_last < self.decoding.average_last:
             raise ValueError(
                 f"[training] keep_last = {self.training.keep_last} is less than [decoding] average_last = "
@@ -498,6 +509,11 @@ class Recipe(Section):
             raise ValueError("[training] validate_bleu: BLEU cannot be computed for trees; set it to false")
         if self.decoding.whole_trees and not self.data.has_trees:
             raise ValueError('[decoding] whole_trees needs [data] text = "trees" or "tagged-trees"')
+        if self.decoding.whole_trees and self.data.subwords == "characters":
+            raise ValueError(
+                "[decoding] whole_trees needs subwords that hold a bracket and its label, such as [data] subwords = "
+                '"bpe", not "characters"'
+            )
         if self.data.context and self.data.context_sides == "both" and (keys := self.decoding.not_for_both_sides):
             raise ValueError(f'[decoding] {" and ".join(keys)} cannot be used with [data] context_sides = "both"')
         if not self.data.valid and (self.training.patience_epochs or self.training.patience_validations):

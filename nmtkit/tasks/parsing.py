@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.corpora.trees import escape_brackets, linearise, parsed, read_trees, split_words, strip
+from nmtkit.errors import ModelError
 from nmtkit.tasks.task import Constraint, Output, Task, converted
 
 if TYPE_CHECKING:
@@ -48,4 +49,9 @@ class ParsingTask(Task):
         from nmtkit.tasks.tree_constraint import TreePieces, whole_trees  # imports torch, which is slow
 
         pieces = TreePieces.of(entries, eos, device)
+        if not pieces.can_open:
+            raise ModelError(
+                "whole_trees cannot be used with this model: no entry of its vocabulary begins with a bracket, as "
+                'with subwords = "characters"'
+            )
         return lambda num_words: whole_trees(pieces, num_words)

@@ -49,6 +49,11 @@ class TreePieces:
             torch.tensor([piece in ("\u2581(", "\u2581)") for piece in pieces], device=device),
         )
 
+    @property
+    def can_open(self) -> bool:
+        """True if an entry opens a phrase, without which there is no tree."""
+        return bool((self.kinds == _OPENS).any())
+
 
 def _kind(piece: str) -> int:
     word = piece.removeprefix("\u2581")

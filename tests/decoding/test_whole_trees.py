@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from nmtkit.corpora.trees import Tree, linearise, parsed, words
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.search import SearchOptions, beam_search
+from nmtkit.errors import ModelError
+from nmtkit.tasks.parsing import ParsingTask
 from nmtkit.tasks.tree_constraint import TreePieces, whole_trees
 from tests.corpora.test_trees import TREES
 from tests.decoding.test_search import BOS, EOS, FORBIDDEN, TableStepper, history_table
@@ -36,6 +38,13 @@ def spelled(sequence: str) -> list[int]:
             ids.append(PIECES.index(piece))
             rest = rest.removeprefix(piece)
     return ids
+
+
+def test_a_vocabulary_of_single_characters_is_refused() -> None:
+    characters = [*SPECIAL, "▁", "(", ")", "S", "a"]
+    with pytest.raises(ModelError, match="no entry of its vocabulary begins with a bracket"):
+        ParsingTask("trees").well_formed(characters, EOS, None)
+    assert ParsingTask("trees").well_formed(PIECES, EOS, None) is not None
 
 
 @settings(deadline=None, max_examples=60)

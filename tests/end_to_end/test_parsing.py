@@ -277,6 +277,8 @@ def test_a_recipe_of_trees_says_what_it_does_not_have(project: Project, tmp_path
         load_recipe(str(recipe), ["data.valid=5"])
     with pytest.raises(RecipeError, match="whole_trees needs"):
         load_recipe("quickstart", ["decoding.whole_trees=true"])
+    with pytest.raises(RecipeError, match=r'whole_trees needs subwords .* not "characters"'):
+        load_recipe(str(recipe), ["decoding.whole_trees=true", "data.subwords=characters"])
     with pytest.raises(RecipeError, match="would change the labels of trees"):
         load_recipe(str(recipe), ['data.normalize=["lowercase"]'])
 

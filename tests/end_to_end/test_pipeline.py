@@ -373,6 +373,22 @@ class TestRunAgain:
         assert "small.txt is up to date" in pipeline.done["second run"].stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "training.init=nowhere"], "nowhere: no such folder; give a model folder"),
+        (["--set", 'training.freeze=["enocder"]'], "training.freeze: the model has no part 'enocder'; it has"),
+        (["--device", "mps"], "--device mps: torch finds no such device on this machine"),
+    ],
+)
+def test_a_fault_of_training_ends_run_before_the_data_are_prepared(
+    pipeline: Pipeline, tmp_path: Path, options: list[str], message: str
+) -> None:
+    outcome = run_command("run", pipeline.recipe, "--run-dir", tmp_path / "run", *options)
+    assert (outcome.code, message in outcome.err) == (1, True), outcome.err
+    assert not Run(tmp_path / "run").data.exists()
+
+
 def test_a_test_set_held_out_of_the_training_text_is_translated_scored_and_shown(pipeline: Pipeline) -> None:
     run = pipeline.run.parent / "held-out"
     settings = ["data.valid=20", "data.test=25", "training.max_steps=4", "training.validate_every_steps=4"]

@@ -388,6 +388,8 @@ def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
         ('data.subwords="none"', "needs subwords = bpe, unigram, characters or gpt-bpe"),
         ("data.max_source_tokens=5", "max_source_tokens cannot be used"),
         ("data.sequence_length=2", "needs at least 3"),
+        ("cleaning.max_ratio=3", 'max_ratio: no effect with [data] task = "label"'),
+        ('cleaning.wrong_language="drop"', 'wrong_language: no effect with [data] task = "label"'),
         ("model.max_positions=20", "max_positions = 20 is less than [data] sequence_length = 24"),
     ],
 )

@@ -369,6 +369,7 @@ def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -
         ('model.architecture="encoder-decoder"', 'needs [model] architecture = "decoder"'),
         ("training.validate_bleu=true", "BLEU cannot be computed"),
         ("data.valid=5", "a language model needs validation texts"),
+        ('cleaning.duplicate_pair="drop"', 'duplicate_pair: no effect with [data] task = "language-model"'),
         ('data.subwords="none"', "a language model needs share_vocab"),
         ('model.positions="learned"', ""),
     ],

@@ -231,6 +231,14 @@ def test_the_status_of_a_cut_source_is_cut(trained: Path, tmp_path: Path) -> Non
         ),
         (["data.text=trees"], 'task = "summary" cannot be used with text = "trees"'),
         (
+            ["data.task=parsing", "data.source_language=de"],
+            'task = "parsing" cannot be used with text = "plain"',
+        ),
+        (
+            ["data.task=translation", "data.text=trees", "data.source_language=de"],
+            'task = "translation" cannot be used with text = "trees"',
+        ),
+        (
             ["data.text=trees", "data.task=parsing", "data.source_language=de"],
             'max_source_tokens cannot be used with task = "parsing"',
         ),
