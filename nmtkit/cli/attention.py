@@ -76,6 +76,7 @@ def command(
 
     if output is not None and output.suffix not in FORMATS:
         raise BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
+    options.check_files([("--output", output)], [])
     if output is not None and output.suffix == ".html" and (kind or layer or head or word):
         raise BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
     console.set_up(quiet=quiet)

@@ -172,13 +172,13 @@ def _search_option(name: str, defaults: Mapping[str, str]) -> inspect.Parameter:
 
 
 def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple[str, Path | None]]) -> None:
-    """Refuse to overwrite an input, another output or a file of a model.
+    """Refuse to overwrite an input, another output or a file of a model or run.
 
     Args:
         written, read: options and their files.
 
     Raises:
-        BadParameter: an output is also another file of the command or belongs to a model.
+        BadParameter: an output is also another file of the command or belongs to a model or run.
         DataError: an output is a folder.
     """
     from nmtkit.files import is_stream
@@ -193,7 +193,7 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
                 raise DataError(f"{path}: is a folder; give a file with {name}")
             continue
         if is_written and _belongs_to_model(path.resolve()):
-            raise BadParameter(f"{path} belongs to a model; give another file", param_hint=name)
+            raise BadParameter(f"{path} belongs to a model or run; give another file", param_hint=name)
         # Resolved, as two names can lead to the same file; on some file systems, capitals make no difference.
         resolved = path.resolve()
         similar = (each for each in seen if str(each).casefold() == str(resolved).casefold() and each.exists())
@@ -227,11 +227,17 @@ def sampling_of(
 
 
 def _belongs_to_model(path: Path) -> bool:
-    """Return True if a file is part of a model folder or an export."""
+    """Return True if a file is part of a model folder, of an export, or of what a training run needs."""
     if not path.is_file():
         return False
-    from nmtkit.model_folder import MODEL_FILES  # slow to import, and rarely needed, as most outputs are new files
+    # Slow to import, and rarely needed, as most outputs are new files.
+    from nmtkit.model_folder import MODEL_FILES
+    from nmtkit.run import Run
 
+    for run in map(Run, path.parents):
+        own = run.data, run.recipe_file, run.metrics, run.nonfinite, run.prediction
+        if run.is_prepared() and any(path.is_relative_to(each) for each in own):
+            return True
     is_export = any((path.parent / name).is_file() for name in ("model.bin", "model.safetensors"))
     if is_export and (path.parent / "manifest.json").is_file():
         return True

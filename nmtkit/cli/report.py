@@ -35,6 +35,7 @@ def command(
     console.set_up(quiet=quiet)
     if output is not None and output.suffix not in (".html", ".htm"):
         raise BadParameter(f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output")
+    options.check_files([("--output", output)], [])
     # A folder that is given twice, perhaps by two names, is one run.
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]

@@ -456,7 +456,7 @@ class Recipe(Section):
             if self.training.subword_sampling:
                 raise ValueError("[training] subword_sampling cannot be used for a language model")
         if self.data.task_name in (LANGUAGE_MODEL, *HEADS):
-            rules = CleaningConfig.OF_TRANSLATIONS
+            rules: tuple[str, ...] = CleaningConfig.OF_TRANSLATIONS
             rules += CleaningConfig.OF_PAIRS if self.data.task_name == LANGUAGE_MODEL else ()
             if stated := [key for key in rules if getattr(self.cleaning, key) != default_of(CleaningConfig, key)]:
                 raise ValueError(

@@ -26,14 +26,17 @@ def import_model(
 
     Raises:
         ModelError: the folder is no model of these libraries, is damaged, or its files contradict each other.
-        DataError: ``output`` holds something else than a model folder.
+        DataError: ``output`` holds something else than an imported model.
     """
     if output.exists() and not is_model_folder(output) and (not output.is_dir() or any(output.iterdir())):
         raise DataError(f"{output}: exists and is not a model folder; give another folder with --output")
     is_other = False
     if is_model_folder(output):
         with suppress(ModelError):  # a damaged one
-            is_other = Path(read_provenance(output).get("imported_from") or "").resolve() != folder.resolve()
+            provenance = read_provenance(output)
+            if provenance.get("kind") != "import":
+                raise DataError(f"{output}: holds a model that was not imported; give another folder with --output")
+            is_other = Path(provenance.get("imported_from") or "").resolve() != folder.resolve()
     path = folder / "config.json"
     try:
         if (folder / "params_shapes.json").is_file():

@@ -332,7 +332,8 @@ class Tokenizer:
         if target is None:
             target = known[0] if self.languages[1] == MANY_LANGUAGES and len(known) == 1 else self.languages[1]
         languages = (source or self.languages[0], target)
-        if self._source_tags:
+        # A model of several sources needs no code if it has no tags for them; some imported ones do not state any.
+        if self._source_tags or (source is not None and not {MANY_LANGUAGES, "und"} & {*self.source_languages}):
             _check_language("source", languages[0], self.source_languages, "--from (source_language)")
         tag = next(iter(self._their_tags.values()), "")
         _check_language(
@@ -718,7 +719,8 @@ def _check_language(side: Side, code: str, known: Sequence[str], option: str) ->
     near = difflib.get_close_matches(code, known, n=5, cutoff=0.3)
     listed = known if len(known) <= 20 else [*near, f"... ({len(known)} codes, such as {known[0]} and {known[-1]})"]
     several = len(known) > 1
-    remedy = f"choose one of {', '.join(listed)}" if several else f"it translates to {known[0]} only"
+    only = f"it translates {'from' if side == 'source' else 'to'} {known[0]} only"
+    remedy = f"choose one of {', '.join(listed)}" if several else only
     if code == MANY_LANGUAGES:
         raise DataError(f"the model has several {side} languages; {remedy} with {option}")
     raise DataError(f'the model does not know the {side} language "{code}"; {remedy}')

@@ -45,6 +45,14 @@ def expected(trained: Path) -> bytes:
     return done.stdout.encode()
 
 
+@pytest.mark.parametrize("name", ["recipe.toml", "metrics.jsonl", "data/manifest.json", "data/train/source.ids.bin"])
+def test_a_file_that_a_run_needs_is_not_written_over(trained: Path, name: str) -> None:
+    before = (trained / name).read_bytes()
+    outcome = run_command("cost", trained, "--json", trained / name)
+    assert outcome.code == 2 and "belongs to a model or run; give another file" in " ".join(outcome.err.split())
+    assert (trained / name).read_bytes() == before
+
+
 WARNED = (
     "warning: the translation was ended by the maximum length (--max-length-ratio, --max-length-offset): "
     "40 lines: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...\n"

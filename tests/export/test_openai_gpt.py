@@ -42,6 +42,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.session import train
 from tests.conftest import message_of, run_command
+from tests.export.foreign_folders import changed_json
 
 TINY = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 24}
 PIECES = ["<unk>", *"abcdelno!", *(f"{letter}</w>" for letter in "abcdelno!"), "\n</w>", "an", "no", "no</w>", "al"]
@@ -492,7 +493,7 @@ def test_released_files_that_contradict_each_other_give_one_line(tmp_path: Path,
     assert not (tmp_path / "ours").exists()
 
 
-def test_only_a_model_folder_is_replaced(tmp_path: Path, theirs: torch.nn.Module) -> None:
+def test_only_an_imported_model_is_replaced(tmp_path: Path, theirs: torch.nn.Module) -> None:
     folder = tmp_path / "theirs"
     with pytest.raises(DataError, match="exists and is not a model folder"):
         import_model(folder, folder, target_language="en")
@@ -502,6 +503,11 @@ def test_only_a_model_folder_is_replaced(tmp_path: Path, theirs: torch.nn.Module
     (tmp_path / "ours").mkdir()
     import_model(folder, tmp_path / "ours", target_language="en")
     import_model(folder, tmp_path / "ours", target_language="en")
+    provenance = tmp_path / "ours" / "provenance.json"
+    changed_json(provenance, kind="checkpoint")
+    with pytest.raises(DataError, match="holds a model that was not imported; give another folder"):
+        import_model(folder, tmp_path / "ours", target_language="en")
+    changed_json(provenance, kind="import")
     done = run_command("import", folder, "--output", tmp_path / "other", "--target-language", "English!")
     assert done.code == 2 and "must be a language code" in " ".join(done.err.split())
     shutil.rmtree(folder)
