@@ -221,9 +221,11 @@ def beam_search(
             state.attention = new if state.attention is None else torch.cat([state.attention, new], 2)
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
         suppressed_now = suppressed_at_first if length < options.min_tokens else suppressed_ids
+        # Kept, as a constraint or the minimum length may forbid the end symbol where only that may follow.
+        end = step[:, :, EOS].clone() if at_limit or options.constraints else None
         if options.beside:
             step = step.index_fill_(2, suppressed_now, -torch.inf).log_softmax(2)
-        _narrow(step, state.tokens, active, suppressed_now, at_limit, options.constraints)
+        _narrow(step, end, state.tokens, active, suppressed_now, at_limit, options.constraints)
         width = 2 * beam if options.beside else beam
         log_probs, origins, last = options.select(log_probs.to(step.dtype), step, state.tokens, active, width)
         length += 1
@@ -271,6 +273,7 @@ def beam_search(
 
 def _narrow(
     step: Float[Tensor, "sentences live vocab"],
+    end: Float[Tensor, "sentences live"] | None,
     tokens: Int[np.ndarray, "sentences live length"],
     active: Sequence[int],
     suppressed_ids: Int[Tensor, " suppressed"],
@@ -279,10 +282,9 @@ def _narrow(
 ) -> None:
     """Set the log-probabilities of impossible continuations to -inf.
 
-    Only the end symbol may follow at the maximum length (in the rows ``at_limit``), or if constraints exclude all else.
+    Only the end symbol may follow at the maximum length (in the rows ``at_limit``), or if constraints exclude all else;
+    it then has the log-probability ``end``.
     """
-    # Kept, as a constraint or the minimum length may forbid the end symbol where only that may follow.
-    end = step[:, :, EOS].clone() if at_limit or constraints else None
     step.index_fill_(2, suppressed_ids, -torch.inf)
     if constraints:
         so_far = torch.as_tensor(tokens, device=step.device)

@@ -172,6 +172,19 @@ def test_finished_hypotheses_beside_the_beam_equal_a_plain_search(beam: int, pen
             assert any(each.token_log_probs[-1] == 0 for hypotheses in found for each in hypotheses)
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_search_ends_where_only_the_end_may_follow_even_below_the_minimum_length(beside: bool) -> None:
+    """At a maximum length of 0, and where a constraint excludes all that the minimum length leaves."""
+
+    def nothing_after_two(step: Tensor, tokens: Tensor, sentences: Sequence[int]) -> None:
+        if tokens.size(2) > 2:
+            step[:] = -torch.inf
+
+    options = SearchOptions(min_tokens=5, beside=beside, constraints=(nothing_after_two,))
+    [[empty, *_], [short, *_]] = find(history_table(1), [0, 9], 2, options=options)
+    assert (len(empty.ids), len(short.ids)) == (0, 2)
+
+
 # ---- greedy and exhaustive search
 
 
