@@ -236,7 +236,10 @@ def score_run(
             f"{run_dir}: this is not a prepared run (it has no data/manifest.json); run `nmtkit prepare` first"
         )
     recipe = run.recipe()
-    if not task_of(recipe.data).has_text:
+    task = task_of(recipe.data)
+    if not (task.has_text and task.has_source) and (resamples is not None or comet is not None):
+        raise DataError(f"{run_dir}: its model {task.does}; leave out --confidence and --comet")
+    if not task.has_text:
         if recipe.data.environment is None:
             raise DataError(
                 f"{run_dir}: the recipe names no environment, so there is nothing to score; play in one with "
@@ -249,7 +252,7 @@ def score_run(
             f"{run_dir}: the recipe names no test set, so there is nothing to score; score files of your own with "
             "--hypothesis and --reference"
         )
-    if not task_of(recipe.data).has_source:
+    if not task.has_source:
         return _score_running_texts(run, recipe, names, device)
     texts = {name: run.read_translated(name) for name in names}
     for name, (sources, references, hypotheses) in texts.items():

@@ -52,7 +52,7 @@ def command(
     console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
     sweep = read_sweep(rows_file or TABLE3)
-    chosen = choose_rows(sweep, rows.split(",") if rows else [])
+    chosen = choose_rows(sweep, rows.split(",") if rows is not None else [])
     runs = plan(loaded, sweep, chosen, seeds=seeds, scale=scale)
     folder = sweep_dir if sweep_dir is not None else Path("runs") / f"{loaded.name}-ablations"
 

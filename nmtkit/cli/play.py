@@ -1,7 +1,7 @@
 """`nmtkit play`."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,13 +23,21 @@ def command(
         ),
     ] = None,
     prior: Annotated[
-        float,
-        Option(min=0, help="With --target-return predicted: exponent of a prior that favours high returns; 0: none."),
-    ] = 10.0,
+        float | None,
+        Option(
+            min=0,
+            help="With --target-return predicted: exponent of a prior that favours high returns; 0: none.  "
+            "[default: 10]",
+        ),
+    ] = None,
     min_probability: Annotated[
-        float,
-        Option(min=0, max=1, help="With --target-return predicted: ignore returns that are less probable; 0: none."),
-    ] = 0.002,
+        float | None,
+        Option(
+            min=0,
+            max=1,
+            help="With --target-return predicted: ignore returns that are less probable; 0: none.  [default: 0.002]",
+        ),
+    ] = None,
     sample: Annotated[
         bool, Option("--sample/--greedy", help="Sample actions at temperature 1, or take the most probable.")
     ] = True,
@@ -61,7 +69,8 @@ def command(
     """
     from nmtkit import console
     from nmtkit.data.episodes import Facts
-    from nmtkit.decoding.play import Played, PlayRequest, outcome_of, play, play_at_random
+    from nmtkit.decoding.play import Played, PlayRequest, outcome_of, play, play_at_random, target_of
+    from nmtkit.errors import DataError
     from nmtkit.json_toml import write_json
     from nmtkit.model_folder import load_model
     from nmtkit.run import find_model
@@ -77,13 +86,22 @@ def command(
     options.check_files([("--json", json_)], [])
     console.set_up(quiet=quiet)
     request = PlayRequest(
-        episodes=episodes, target=target, prior=prior, min_probability=min_probability, is_greedy=not sample,
-        environment=environment, seed=seed, max_steps=max_steps,
+        episodes=episodes, target=target, is_greedy=not sample, environment=environment, seed=seed,
+        max_steps=max_steps,
     )  # fmt: skip
+    if prior is not None:
+        request = replace(request, prior=prior)
+    if min_probability is not None:
+        request = replace(request, min_probability=min_probability)
     torch_device = options.start_device(device, threads)
     played: dict[str, list[Played]] = {}
     for model in models:
         loaded = load_model(find_model(model), torch_device)
+        aim = target_of(loaded.model.config, request)
+        if target is not None and aim == "none":
+            raise DataError(f"{model}: reads no returns (model.returns = false); leave out --target-return")
+        if aim != "predicted" and not (prior is None and min_probability is None):
+            raise DataError(f"{model}: aims at no predicted return; leave out --prior and --min-probability")
         played[str(model)] = play(loaded, request)
     if random:
         facts = Facts.of(loaded.tokenizer)

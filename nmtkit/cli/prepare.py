@@ -55,6 +55,8 @@ def command(
         raise BadParameter(
             "is only for recipes with generated corpora, without --check and --download-only", param_hint="--processes"
         )
+    if check and download_only:
+        raise BadParameter("--check and --download-only exclude each other; give one")
     if processes > launched:
         options.launch_processes(processes, device)
     if download_only:

@@ -141,7 +141,8 @@ def best_return_probabilities(episodes: Sequence[Played]) -> dict[str, list[floa
     return {name: means for name, means in found.items() if means}
 
 
-def _target_of(config: ModelConfig, request: PlayRequest) -> float | str:
+def target_of(config: ModelConfig, request: PlayRequest) -> float | str:
+    """Return the return to aim at: a number, "best", "predicted", or "none" for a model that reads no returns."""
     if not config.returns:
         return "none"
     default = "predicted" if config.return_values else "best"
@@ -150,7 +151,7 @@ def _target_of(config: ModelConfig, request: PlayRequest) -> float | str:
 
 def signature_of(loaded: LoadedModel, request: PlayRequest) -> str:
     """Return all that decides the scores of a model besides its weights, in the form of sacreBLEU's signatures."""
-    facts, target = Facts.of(loaded.tokenizer), _target_of(loaded.model.config, request)
+    facts, target = Facts.of(loaded.tokenizer), target_of(loaded.model.config, request)
     environment = request.environment or facts.environment
     if environment == "graph":
         environment = f"{environment}-{facts.environment_seed}"
@@ -218,7 +219,7 @@ class _Player:
         names = {side: loaded.tokenizer.entries(side)[len(SPECIAL_PIECES) :] for side in ("source", "target")}
         self._state_ids = {name: number for number, name in enumerate(names["source"], start=len(SPECIAL_PIECES))}
         self._width, self._action_names = len(names["source"]), names["target"]
-        target = _target_of(self._config, request)
+        target = target_of(self._config, request)
         if request.target == "predicted" and not (self._config.return_values and self._config.returns):
             raise DataError("--target-return predicted needs a model that predicts returns ([model] return_values)")
         self._is_predicted = target == "predicted"

@@ -141,7 +141,8 @@ def read_lists(
         count_from: number of the first source line, 0 or 1; None: detected from the first line of the list.
 
     Raises:
-        DataError: a line has neither format, the sources are missing or not needed, or the first number is unclear.
+        DataError: a line has neither format, the sources are missing, the sources or their first number are not needed,
+            or the number is unclear.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -149,6 +150,8 @@ def read_lists(
     if first is not None and first.lstrip().startswith("{"):
         if sources is not None:
             raise DataError(f"{lines.name}: its JSON lines contain the source lines; remove --source")
+        if count_from is not None:
+            raise DataError(f"{lines.name}: its JSON lines are not numbered; remove --count-from")
         return _json_lists(lines.name, rest)
     if sources is None and first is not None:
         raise DataError(f"{lines.name}: is not JSON, so it contains no source lines; give their file with --source")

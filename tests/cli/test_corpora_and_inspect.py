@@ -68,6 +68,7 @@ def test_download_only_fetches_verifies_and_prepares_nothing(tmp_path: Path, mon
     recipe.write_text('[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["tatoeba/anki"]\n')
     run = tmp_path / "run"
     arguments = ("prepare", recipe, "--download-only", "--mirror", tmp_path / "mirror", "--run-dir", run)
+    assert run_command(*arguments, "--check").code == 2
     outcome = run_command(*arguments)
     assert outcome.code == 0
     assert "anki/deu-eng.zip" in outcome.out

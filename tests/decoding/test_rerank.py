@@ -208,3 +208,7 @@ def test_a_text_of_json_is_one_line_of_whole_characters() -> None:
 )
 def test_a_line_of_another_form_is_told(text: str, sources: list[str] | None, told: str) -> None:
     assert told in message_of(lambda: read(text, sources))
+
+
+def test_json_lists_have_no_first_number() -> None:
+    message_of(lambda: read(JSON, count_from=1), match="remove --count-from")

@@ -330,6 +330,7 @@ def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp
     done = ablate(swept.recipe, rows, folder, "--rows", "base")
     assert done.returncode == 0, done.stderr
     assert "1/1 base-seed1: perplexity" in done.stderr
+    assert "--rows: there is no row or group ''" in ablate(swept.recipe, rows, folder, "--rows", "").stderr
 
 
 def test_a_stop_reaches_the_runs_and_the_same_command_goes_on(swept: Swept, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loss import action_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
+from tests.conftest import run_command
 from tests.decoding.models import WithoutFloat64
 
 pytestmark = pytest.mark.usefixtures("restored_process")
@@ -472,6 +473,8 @@ def test_intervals() -> None:
 
 def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_path: Path) -> None:
     output = tmp_path / "found.json"
+    refused = run_command("play", trained, "--environment", REPEAT, "--prior", 3)
+    assert refused.code == 1 and "aims at no predicted return; leave out --prior" in refused.err
     command = ["play", str(trained), "--environment", REPEAT, "--episodes", "20"]
     command += ["--random", "--json", str(output), "--quiet"]
     result = CliRunner().invoke(app, command)
@@ -492,6 +495,9 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
     ]
     assert expected_cost["flops"] == trained_cost["flops"]
     for command, expected in (("report", "report.html"), ("score", "scores.json")):
+        if command == "score":
+            refused = run_command(command, trained, "--confidence", 9)
+            assert refused.code == 1 and "plays episodes; leave out --confidence and --comet" in refused.err
         result = CliRunner().invoke(app, [command, str(trained), "--quiet"])
         assert result.exit_code == 0, result.output
         assert (trained / expected).is_file()
