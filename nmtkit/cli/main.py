@@ -119,8 +119,10 @@ class _Commands(TyperGroup):
             raise
         except BrokenPipeError as error:
             reader = select.poll()
-            reader.register(sys.stdout.fileno(), 0)  # poll always reports a pipe without a reader
-            if error.filename is None and not reader.poll(0):
+            # Linux always reports a pipe without a reader, macOS only where an event is waited for.
+            reader.register(sys.stdout.fileno(), select.POLLOUT)
+            is_gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in reader.poll(0))
+            if error.filename is None and not is_gone:
                 raise NmtkitError("a process that this one wrote to is gone") from None
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush when Python ends
             raise SystemExit(0) from None

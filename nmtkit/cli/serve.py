@@ -1,8 +1,10 @@
 """`nmtkit serve`."""
 
 import asyncio
+import contextlib
 import functools
 import ipaddress
+import resource
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -71,6 +73,11 @@ def command(
     from nmtkit.serving.http import Limits
 
     console.set_up(quiet=quiet)
+    # macOS allows 256 open files by default, which are fewer than the connections.
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= allowed < (wanted := 2 * max_connections + 128):
+        with contextlib.suppress(OSError, ValueError):  # not more than the administrator allows
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
     load = functools.partial(server.load_directions, models, engine, precision, device, threads)
     limits = Limits(max_characters, max_beam, max_body, max_seconds, max_queue, max_connections)
     # With neither option, the address is a loopback one.

@@ -19,6 +19,7 @@ import os
 import queue
 import socket
 import ssl
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -407,6 +408,10 @@ class PartialFile:
         self.path.replace(path)
 
 
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of file systems that have no locks, such as some network file systems."""
+
+
 def _open_locked(path: Path) -> BinaryIO:
     """Open a file without a buffer, creating it if need be, and lock it."""
     while True:
@@ -419,8 +424,7 @@ def _open_locked(path: Path) -> BinaryIO:
                 log.info("%s: waiting for another process that is downloading it", path.name)
                 fcntl.flock(file, fcntl.LOCK_EX)
         except BaseException as error:
-            # Some network file systems have no locks.
-            if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            if isinstance(error, OSError) and error.errno in _WITHOUT_LOCKS:
                 log.warning("%s cannot be locked (%s); run only one download at a time", path, error.strerror)
                 return file
             file.close()
@@ -504,6 +508,8 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
         # Without a network, or with a wrong certificate, waiting does not help; with other faults of TLS, it may.
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             advice = "; behind a proxy that inspects TLS, name its certificate in the variable SSL_CERT_FILE"
+            if sys.platform == "darwin":
+                advice += "; with Python from python.org, run 'Install Certificates.command' in its folder first"
             raise AttemptError(f"{_one_line(error.reason)}{advice}") from None
         kind = AttemptError if isinstance(error.reason, socket.gaierror) else TemporaryError
         raise kind(_one_line(error.reason)) from None

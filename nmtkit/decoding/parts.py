@@ -147,7 +147,7 @@ class Parts:
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
             other = "it is not a folder"
         elif self.folder.exists():
-            own = re.compile(rf"\d{{8}}-[0-9a-f]{{12}}\.(output|status|begun)|{re.escape(_MANIFEST)}")
+            own = re.compile(rf"\d{{8}}-[0-9a-f]{{12}}\.(output|status|begun)|{re.escape(_MANIFEST)}|\.DS_Store")
             names = [entry.name for entry in self.folder.iterdir()]
             other = next((f"{x} in it" for x in names if not own.fullmatch(x) and TEMPORARY_MARK not in x), None)
             if other is None and _MANIFEST in names and self._manifest() is None:

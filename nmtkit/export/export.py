@@ -149,7 +149,8 @@ def _check_output(folder: Path) -> None:
     except DataError:  # then no file is known to be part of an export
         exported = set()
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    if other := next((name for name in files if name not in exported), None):
+    own = (*exported, ".DS_Store")  # macOS puts the latter into any folder
+    if other := next((name for name in files if name not in own), None):
         raise DataError(f"{folder}: contains more than an export ({other}); name another folder with --output")
 
 

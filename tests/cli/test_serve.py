@@ -1,6 +1,7 @@
 """`nmtkit serve`: its options, its faults in one line, and how signals end it."""
 
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -140,6 +141,15 @@ def test_every_option_has_its_effect(served: list[Any], tmp_path: Path) -> None:
     limits = Limits(characters=1, beam=2, body_bytes=3, seconds=4.5, waiting=5, connections=6)
     assert served[:6] == [loaded, "::1", 1234, [KEY, f"another-{KEY}"], limits, 7]
     assert served[7] is False
+
+
+def test_files_may_be_open_for_all_connections(served: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, found = [(256, 10_000), (640, 640), (resource.RLIM_INFINITY,) * 2], list[tuple[int, int]]()
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits.pop(0))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, wanted: found.append(wanted))
+    while limits:
+        assert run_command("serve", "a").code == 143
+    assert found == [(640, 10_000)]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "", "example.org", "127.0.0.1.example.org", "*"])

@@ -1,12 +1,16 @@
 """Fetching: mirror, cache and network give the same verified file, or one clear line and nothing half-written."""
 
+import errno
+import fcntl
 import gzip
 import hashlib
 import http.server
 import shutil
+import ssl
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -183,6 +187,31 @@ def test_a_redirect_is_followed(server: Server, tmp_path: Path) -> None:
     fetched = Downloader(cache=tmp_path).fetch(replace(file, url=f"{server.url}/old.txt"))
     assert fetched.path.name == "old.txt"
     assert fetched.path.read_bytes() == CONTENT
+
+
+def test_a_file_system_without_locks_is_a_warning(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
+) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert Downloader(cache=tmp_path).fetch(server.file("/a.txt")).path.read_bytes() == CONTENT
+    assert "cannot be locked (Operation not supported); run only one download at a time" in logged.text
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_an_unknown_certificate_names_its_remedies(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise urllib.error.URLError(ssl.SSLCertVerificationError("unable to get local issuer certificate"))
+
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(server.file("/a.txt")))
+    assert "SSL_CERT_FILE" in message
+    assert ("Install Certificates.command" in message) == (platform == "darwin")
 
 
 def test_a_compressed_file_arrives_as_it_is(server: Server, tmp_path: Path) -> None:

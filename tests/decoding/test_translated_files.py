@@ -421,6 +421,8 @@ def test_a_folder_or_file_that_is_not_ours_is_refused_and_left(tmp_path: Path, n
 def test_something_put_beside_our_own_windows_is_not_removed(tmp_path: Path) -> None:
     parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
     parts.begin()
+    (tmp_path / "out.parts" / ".DS_Store").touch()  # by macOS
+    Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin()
     (tmp_path / "out.parts" / "notes").write_text("precious")
     with pytest.raises(DataError, match="notes in it"):
         Parts(tmp_path / "out", {"another": 1}, streams.WINDOW_LINES).begin()

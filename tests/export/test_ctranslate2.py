@@ -241,6 +241,9 @@ def test_a_folder_that_holds_something_else_is_not_replaced(model: Path, tmp_pat
     with pytest.raises(DataError, match="contains more than an export"):
         export(model, "ctranslate2", output=tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "kept"
+    (tmp_path / "mine.txt").rename(tmp_path / ".DS_Store")  # as by macOS
+    export(model, "ctranslate2", output=tmp_path)
+    assert (tmp_path / "model.bin").is_file()
 
 
 def test_an_older_export_with_something_of_yours_in_it_is_not_replaced(
