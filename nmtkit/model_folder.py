@@ -216,6 +216,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     Raises:
         ModelError: the folder is not a model folder, or is damaged.
     """
+    import torch
+
     from nmtkit.distributed.workers import holding_model
     from nmtkit.model.decoder_only import build_model
     from nmtkit.model.flops import count_parameters
@@ -232,7 +234,8 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     has_one = config.share_embeddings == "all" and config.head == "none"
     if count_parameters(config, *sizes) > 2 * num_weights or (has_one and len(set(sizes)) > 1):
         raise ModelError(f"{folder}: the weights do not belong to model.json (the sizes differ)")
-    with holding_model():
+    # The initial values, which the weights replace, are no reason to change the caller's random numbers.
+    with holding_model(), torch.random.fork_rng(devices=[]):
         model = build_model(config, *sizes).float()  # whatever torch.set_default_dtype says
     shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
     for name in sorted(shapes.keys() | expected.keys()):

@@ -133,6 +133,13 @@ def test_a_loaded_model_has_the_same_logits(tmp_path: Path, changes: dict[str, o
     assert loaded.model.config == model.config
 
 
+def test_loading_leaves_the_random_numbers_of_the_program_alone(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    before = torch.get_rng_state()
+    load_model(folder)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_loaded_model_is_ready_to_translate(tmp_path: Path) -> None:
     loaded = load_model(save(tmp_path / "model", run="mine", step=12), torch.device("cpu"))
     assert not loaded.model.training

@@ -643,8 +643,6 @@ class _Preparer:
         weights, prefixes = [1.0] * len(directions), [""] * len(directions)
         if name == "train":
             cleaning, num_sampled, temperature = self._recipe.cleaning, total, self._data.sampling_temperature
-            if self._data.has_labels or is_running_text:  # the sides have no lengths to compare
-                cleaning = cleaning.model_copy(update={"max_ratio": 0.0})
             directions = [self._data.direction(entry) for entry in self._data.train]
             weights = [1.0 if isinstance(entry, str) else entry.weight for entry in self._data.train]
             prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in self._data.train]

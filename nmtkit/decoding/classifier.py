@@ -31,6 +31,8 @@ class Classifier(Engine):
     ) -> None:
         """Create a classifier from models in memory with the same labels; arguments as in `Translator`."""
         task_of(tokenizer).require("classify")
+        if any(model.training for model in models):
+            raise ModelError("a model in training mode applies dropout; call its method eval() first")
         super().__init__(tokenizer, decoding, lengths, None)
         self._models = [model for model in models if isinstance(model, DecoderOnly)]
         self.device = models[0].output_embedding.device.type

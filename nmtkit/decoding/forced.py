@@ -89,6 +89,8 @@ class ForcedDecoder:
         if not task_of(tokenizer).has_source:
             raise ModelError("this is a language model, which has no source; leave out --source")
         task_of(tokenizer).require("translate")
+        if any(model.training for model in models):
+            raise ModelError("a model in training mode applies dropout; call its method eval() first")
         self._models = models
         self._lengths = lengths
         self.tokenizer = tokenizer

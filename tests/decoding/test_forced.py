@@ -37,6 +37,11 @@ def decoder_of(tokenizer: Tokenizer, *models: Transformer) -> ForcedDecoder:
     return ForcedDecoder(list(models) or [model_for(tokenizer)], tokenizer, DecodingConfig())
 
 
+def test_a_model_in_training_mode_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ModelError, match=r"applies dropout; call its method eval\(\) first"):
+        decoder_of(tokenizer, model_for(tokenizer).train())
+
+
 def by_a_plain_loop(models: list[Transformer], source: list[int], hypothesis: list[int]) -> list[float]:
     """The log-probability of each token, by asking for the next token's distribution again and again."""
     found = []

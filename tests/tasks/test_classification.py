@@ -600,11 +600,6 @@ def test_a_check_notes_a_validation_label_that_training_lacks(tmp_path: Path) ->
     assert check(load_recipe(write_project(tmp_path)), tmp_path / "run").reasons == []
 
 
-def test_a_label_has_no_ratio_to_its_text(tmp_path: Path) -> None:
-    manifest = prepare(load_recipe(write_project(tmp_path), ["cleaning.max_ratio=1.5"]), tmp_path / "run").manifest
-    assert manifest["pairs"]["train"] == 400
-
-
 def test_a_held_out_label_that_training_lacks_is_named_by_its_line(tmp_path: Path) -> None:
     texts = "".join(f"{letter}{number}\n" for number in range(50) for letter in "ab")
     labels = ["x", "y"] * 50

@@ -209,11 +209,6 @@ def test_no_validation_sequence_goes_from_one_text_to_the_next(tmp_path: Path) -
     assert found == ["xyz\n" * 4 + "x", "xyz\n", "abc\n" * 4 + "a", "abc\n"]
 
 
-def test_lines_have_no_ratio_to_a_source(tmp_path: Path) -> None:
-    manifest = prepare(load_recipe(write_project(tmp_path), ["cleaning.max_ratio=2"]), tmp_path / "run").manifest
-    assert manifest["pairs"]["train"] == 3 * 20 + 30
-
-
 def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path) -> None:
     loaded = load_model(find_model(trained))
     lines = (TEXT * 3).split("\n")[:-1]
