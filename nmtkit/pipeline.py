@@ -7,6 +7,7 @@ With CTranslate2 installed and a search that is its own, an export to RUN/export
 Steps that are up to date are skipped.
 """
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,17 +55,20 @@ from nmtkit.files import optional_write, remove_pipe, sha256_of
 from nmtkit.json_toml import write_json
 from nmtkit.lines import read_lines
 from nmtkit.model.decoder_only import build_model
-from nmtkit.model_folder import load_model
+from nmtkit.model_folder import load_model, read_provenance
 from nmtkit.run import Run, chosen_languages, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.optimizer import freeze
 from nmtkit.training.session import train
 from nmtkit.training.transfer import check_initial_model
+from nmtkit.training.validation import Validator
 from nmtkit.versions import release
 
 EPISODES = 1000
 """Episodes that `run` plays."""
+_MUCH_WORSE = 0.02
+"""Share by which the nll of an average may exceed that of a single checkpoint: its translations may be better."""
 _WINDOW_LINES = 500
 """Lines per window of a test set; an interrupted translation keeps its finished windows."""
 
@@ -134,7 +138,7 @@ def run(
     if exit_code:
         return RunResult(exit_code)
     # Settings of this process for the next steps, which replace those of training.
-    Workers.start(device, recipe.training.precision, threads, for_decoding=True)
+    workers = Workers.start(device, recipe.training.precision, threads, for_decoding=True)
     requested = recipe.decoding.average_last
     log.info("3/5 average: make the model from the last %s", counted(requested, "checkpoint"))
     chosen = choose_checkpoints(run_dir, at_most=requested)
@@ -146,6 +150,7 @@ def run(
     else:
         average(chosen, Run(run_dir).averaged, recipe.decoding)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
+        _compare_with_best(recipe, Run(run_dir), workers)
     if not task.has_text:
         if recipe.data.environment is None:
             log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")
@@ -170,6 +175,28 @@ def run(
     scores = score_run(run_dir)
     _export(recipe, run_dir)
     return RunResult(0, scores)
+
+
+def _compare_with_best(recipe: Recipe, run: Run, workers: Workers) -> None:
+    """Validate the average, and warn if a single checkpoint has a lower nll, as after too many updates."""
+    if not (run.data / "valid").is_dir() or not (best := run.best_checkpoints(1)):
+        return
+    loaded = load_model(run.averaged, workers.device)
+    training = recipe.training.model_copy(update={"validate_bleu": False})
+    validator = Validator(
+        recipe.model_copy(update={"training": training}), run, loaded.tokenizer, workers, loaded.lengths
+    )
+    found = validator(loaded.model)
+    assert found is not None  # it is never requested to stop
+    of_best = read_provenance(best[0]).get("valid_nll")
+    single = math.inf if of_best is None else of_best
+    log.info("validation nll of the average: %.4f; of %s: %.4f", found.nll, best[0].name, single)
+    if not found.nll <= single * (1 + _MUCH_WORSE):
+        log.warning(
+            "the average is worse than %s alone, as its checkpoints still improved much, or training went on for too "
+            "long; `nmtkit average %s --best 1` makes the model from the best checkpoint",
+            best[0].name, shlex.quote(str(run.folder)),
+        )  # fmt: skip
 
 
 def _export(recipe: Recipe, run_dir: Path) -> None:

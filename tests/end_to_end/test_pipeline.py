@@ -24,6 +24,7 @@ from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.lines import read_lines
 from nmtkit.run import Run
 from tests.conftest import run_command, run_with_streams
+from tests.export.foreign_folders import changed_json
 from tests.forked import run_forked
 
 STEPS = 24
@@ -213,6 +214,24 @@ class TestOutput:
         assert re.findall(r"^(\d/5 \w+): \w+", text, re.MULTILINE) == [
             "1/5 prepare", "2/5 train", "3/5 average", "4/5 translate", "5/5 score",
         ]  # fmt: skip
+
+    def test_the_average_is_compared_with_the_best_checkpoint(self, pipeline: Pipeline, tmp_path: Path) -> None:
+        run = shutil.copytree(pipeline.run, tmp_path / "run")
+        command = ("run", pipeline.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1)
+        worse = []
+        for share in (1.01, 0.9, 1.0):
+            shutil.rmtree(run / "averaged")
+            outcome = run_command(*command)
+            pattern = r"validation nll of the average: (\S+); of step-00000024: (\S+)\n"
+            found = re.search(pattern, outcome.err)
+            assert found, outcome.err
+            worse.append("the average is worse than step-00000024 alone" in outcome.err)
+            changed_json(run / "checkpoints" / "step-00000024" / "provenance.json", valid_nll=share * float(found[1]))
+        assert worse[1:] == [False, True]
+        best = shlex.split(outcome.err.partition("long; `nmtkit ")[2].partition("`")[0])
+        assert run_command(*best).code == 0
+        made_of = read_json(run / "averaged" / "provenance.json")["average_of"]
+        assert [entry["checkpoint"] for entry in made_of] == ["step-00000024"]
 
 
 class TestNumbers:
