@@ -105,7 +105,7 @@ def text_faults(
     )
     language = target_language or "the language of the reference"
     found = [
-        TextFault("empty", "no translation", empty, "a line was lost, or the model said nothing"),
+        TextFault("empty", "no translation", empty, "a line was lost, or the model generated nothing"),
         TextFault("empty_reference", "no reference", blank, "these translations lower the score"),
         TextFault("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
         TextFault(
@@ -171,7 +171,7 @@ def _tokenization(hypotheses: Sequence[str], reference: Sequence[str], text: str
         both = len(spaced_in_reference) > tolerated
         advice = "detokenise it; the reference is plain"
         if both:
-            advice = 'say --text tokenized, or for a run data.text = "tokenized" in its recipe'
+            advice = 'give --text tokenized, or for a run data.text = "tokenized" in its recipe'
         return [TextFault("tokenized", "punctuation split off as a tokeniser does", spaced, advice)]
     # Tokenisers leave some periods attached, such as those of abbreviations, so the reference has them as well.
     if text == "tokenized" and len(attached) > tolerated + len(attached_in_reference):

@@ -148,7 +148,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A line as EVALB sees it."""
+    """A line in the form that EVALB counts."""
 
     length: int  # in words, punctuation counted
     words: list[Word]  # without those deleted

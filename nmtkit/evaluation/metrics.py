@@ -575,9 +575,9 @@ def read_scores(path: Path) -> dict[str, dict[str, Any]]:
 def _require_known(metric: str) -> None:
     known = (*METRICS, *ON_REQUEST, *TASK_METRICS)
     if metric.lower() == "comet":
-        raise DataError("COMET needs a model: ask for it with --comet MODEL, such as --comet Unbabel/wmt22-comet-da")
+        raise DataError("COMET needs a model: give --comet MODEL, such as --comet Unbabel/wmt22-comet-da")
     if (own := _task_metric_with(metric)) is not None:
-        raise DataError(f"{metric} is one of the scores of {own.name}: ask for it with --metric {own.name}")
+        raise DataError(f"{metric} is one of the scores of {own.name}: give --metric {own.name}")
     if metric not in known:
         nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]  # with 0.0 there is one
         raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(known)}")

@@ -39,11 +39,11 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
     output, source = run.translation(name), run.test_text(name).source
     known = run.recorded_translations().get(name)
     if known is None:
-        return [f"{output}: nothing says which model made it; `nmtkit run` and `nmtkit translate` note it"]
+        return [f"{output}: there is no record of its model; `nmtkit run` and `nmtkit translate` write one"]
     if not {"sha256", "source_sha256", "model_sha256", "decoding"} <= known.keys():
         raise DataError(f"{output.parent / 'manifest.json'}: its entry {name!r} is damaged; translate {name} again")
     if known["sha256"] != sha256_of(output):
-        return [f"{output}: changed since it was translated, so nothing says what made it"]
+        return [f"{output}: changed since it was translated, so its record does not apply"]
     found = []
     if known["source_sha256"] != sha256_of(source):
         found.append(f"translated from another text than {source}")
@@ -53,7 +53,7 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         found.append(doubt)
     made_with, wanted = known["decoding"] or {}, recipe.decoding.model_dump(mode="json")
     found += [
-        f"translated with {key} = {made_with[key]}, but the recipe says {value}"
+        f"translated with {key} = {made_with[key]}, but the recipe has {value}"
         for key, value in wanted.items()
         # average_last is no setting of the search; `_doubt_of_model` compares it with the model.
         if key != "average_last" and made_with.get(key, value) != value

@@ -250,7 +250,7 @@ def _readme_of_language_model(manifest: dict[str, Any]) -> str:
         )
     return (
         f"# A language model ({text['target_language']}), exported by nmtkit for transformers\n\n"
-        "OpenAIGPTLMHeadModel loads it. `manifest.json` says what it was made from.\n\n"
+        "OpenAIGPTLMHeadModel loads it. `manifest.json` records what it was made from.\n\n"
         f"- {tokenizer}\n"
         f"- Logits of {parity['tokens']:,} tokens differ by at most {parity['largest_difference_of_logits']:.1e} from "
         "nmtkit's (float64)\n"
@@ -278,7 +278,7 @@ def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
     lines = [
         f"# {text['source_language']} to {targets}, exported by nmtkit for {manifest['to']}",
         "",
-        "How to use it from Python: docs/export.md of nmtkit. `manifest.json` says what it was made from and how its",
+        "How to use it from Python: docs/export.md of nmtkit. `manifest.json` records its origin and how its",
         "translations compared with nmtkit's.",
         "",
         f"- Text: {task.description}",
@@ -291,7 +291,7 @@ def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
         f"{decoding['max_length_offset']}{stated}",
     ]
     if decoding["length_penalty"] == "wu":
-        lines.append("- The library itself knows n^alpha only, not this penalty, ((5 + n) / 6)^alpha")
+        lines.append("- The library itself has n^alpha only, not this penalty, ((5 + n) / 6)^alpha")
     if manifest["to"] == "ctranslate2":
         lines.append(
             "- The library's own defaults cut sources at 1,024 tokens and translations at 256: give\n"

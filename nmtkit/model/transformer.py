@@ -146,7 +146,7 @@ class Transformer(nn.Module):
 
     Attributes:
         config: the sizes.
-        embeddings: "shared"; or "source" and "target"; or those and "output", as `share_embeddings` says.
+        embeddings: "shared"; or "source" and "target"; or those and "output", as `share_embeddings` states.
     """
 
     _sinusoids: Tensor
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Set the weights of linear layers and the embeddings as `initialization` says, and biases 0."""
+        """Set the weights of linear layers and the embeddings as `initialization` states, and biases 0."""
         is_normal = self.config.initialization == "normal"
         for module in self.modules():
             if isinstance(module, nn.Linear):

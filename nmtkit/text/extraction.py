@@ -187,7 +187,7 @@ def _textrank(paragraphs: Sequence[set[str]]) -> list[float]:
 def _sumbasic(paragraphs: Sequence[str]) -> Iterator[str]:
     """Yield the sentence of the highest mean word probability among those with the most probable word, repeatedly.
 
-    The probabilities of its words are squared then, so that further sentences say something else.
+    The probabilities of its words are squared then, so that further sentences are about something else.
 
     Source: Nenkova and Vanderwende (2005), "The Impact of Frequency on Summarization".
     """

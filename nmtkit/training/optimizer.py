@@ -11,7 +11,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.model.transformer import Transformer
 
 _FUSED = ("cpu", "cuda")
-"""Devices on which one kernel makes the whole step, and skips it if a number on the device says so."""
+"""Devices on which one kernel makes the whole step, and skips it depending on a number on the device."""
 
 
 def learning_rate(step: int, training: TrainingConfig, d_model: int) -> float:
@@ -83,7 +83,7 @@ def new_optimizer(model: Transformer, training: TrainingConfig) -> torch.optim.O
 
 
 def step_if(is_good: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """Make a step of the optimizer if a truth value on the device says so, without waiting for that value.
+    """Make a step of the optimizer if a truth value on the device is true, without waiting for that value.
 
     Where no fused optimizer can skip a step by itself (MPS), it is waited for.
     """

@@ -1,7 +1,7 @@
 """The precision of a training: `auto` becomes float32 or bf16 once, when a run begins, and stays so in the run.
 
 On a CPU a short trial of the model decides: float32 unless bf16 is at least 1.2 times as fast. Neither its instructions
-nor the rate of its matrix products tell enough: casts of weights and activations cost time too, and without bf16
+nor the rate of its matrix products is decisive: casts of weights and activations cost time too, and without bf16
 instructions a pass takes 18 to 50 times as long.
 """
 

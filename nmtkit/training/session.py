@@ -104,7 +104,7 @@ class StopRequest:
             nonlocal requested_at
             if requested_at is None:
                 requested_at = time.monotonic()
-                if self.number is None:  # else another process told of its request first
+                if self.number is None:  # else another process was requested to stop first
                     self.number = number
             elif time.monotonic() - requested_at >= SECONDS_OF_ONE_REQUEST:
                 for each, handler in previous.items():
@@ -369,7 +369,7 @@ class _Session:
     def _end(self, limit: str) -> str:
         """Validate the last update and write its checkpoint, where neither was due; return why training ends here.
 
-        The resume state was saved before and knows nothing of it, so that with a raised limit training continues as if
+        The resume state was saved before and does not include it, so that with a raised limit training continues as if
         it had not ended.
         """
         has_report, has_checkpoint, validation = self._end_so_far()

@@ -249,7 +249,9 @@ class TestNumbers:
     def test_scoring_has_no_doubt_of_what_run_or_translate_made_with_the_recipe(self, pipeline: Pipeline) -> None:
         for command in ("score", "first run"):
             told = pipeline.done[command].stderr
-            assert not [doubt for doubt in ("made by", "nothing says", "the recipe says", "changed") if doubt in told]
+            assert not [
+                doubt for doubt in ("made by", "there is no record", "the recipe has", "changed") if doubt in told
+            ]
 
     def test_with_another_search_a_finished_run_is_translated_again_and_its_recipe_says_so(
         self, pipeline: Pipeline, tmp_path: Path
@@ -259,7 +261,7 @@ class TestNumbers:
         options = ("--run-dir", run, "--device", "cpu", "--threads", 1)
         outcome = run_command("run", pipeline.recipe, *options, "--set", "decoding.beam=1")
         assert outcome.code == 0, outcome.err
-        assert "the recipe says" not in outcome.err
+        assert "the recipe has" not in outcome.err
         assert stored_recipe(run / "recipe.toml", "mine").decoding.beam == 1
         assert Run(run).recorded_translations()["small"]["decoding"]["beam"] == 1
         [exported] = exports_of(run)  # as CTranslate2 has the same greedy search
@@ -272,7 +274,7 @@ class TestNumbers:
         assert "no export for CTranslate2, so `translate` takes torch" in outcome.err
         outcome = run_command("score", run)
         assert outcome.code == 0, outcome.err
-        assert "the recipe says" not in outcome.err
+        assert "the recipe has" not in outcome.err
 
     def test_a_run_that_is_stopped_while_it_translates_keeps_what_is_translated(
         self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -324,7 +326,7 @@ class TestNumbers:
         recipe = stored_recipe(run / "recipe.toml", "mine").decoding
         for doubt in (
             f"{output}: made by {checkpoint.name} alone, but the recipe averages the last 2",
-            f"{output}: translated with beam = 1, but the recipe says {recipe.beam}",
+            f"{output}: translated with beam = 1, but the recipe has {recipe.beam}",
         ):
             assert f"warning: {doubt}" in outcome.err
         found = read_json(run / "scores.json")["small"]

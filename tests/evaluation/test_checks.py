@@ -111,7 +111,7 @@ TOKENS = [line.replace(".", " .").replace(",", " ,") for line in REFERENCES]
 
 def test_tokenised_text_that_is_said_to_be_plain_is_told_with_what_to_do() -> None:
     assert found(TOKENS)["tokenized"].advice == "detokenise it; the reference is plain"
-    assert found(TOKENS, references=[TOKENS])["tokenized"].advice.startswith("say --text tokenized, or for a run")
+    assert found(TOKENS, references=[TOKENS])["tokenized"].advice.startswith("give --text tokenized, or for a run")
     assert found(TOKENS, references=[TOKENS], text="tokenized") == {}
     assert list(found(REFERENCES, references=[TOKENS], text="tokenized")) == ["not_tokenized"]
     one_line = [TOKENS[0], *REFERENCES[1:]]

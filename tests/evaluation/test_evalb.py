@@ -289,5 +289,5 @@ def test_evalb_has_one_gold_tree_a_line() -> None:
 def test_evalb_is_asked_for_alone() -> None:
     with pytest.raises(DataError, match="evalb cannot be combined with other metrics; give it as the only metric"):
         score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb", "chrf2"])
-    with pytest.raises(DataError, match="evalb-f1 is one of the scores of evalb: ask for it with --metric evalb"):
+    with pytest.raises(DataError, match="evalb-f1 is one of the scores of evalb: give --metric evalb"):
         score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb-f1"])

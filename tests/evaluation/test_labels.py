@@ -248,7 +248,7 @@ def test_score_scores_files_of_labels_and_of_numbers(tmp_path: Path) -> None:
         (["1", " "], ["2", "1"], ["labels"], "the reference, line 2: no label; write one label per line"),
         ([str(n) for n in range(1001)], ["1"] * 1001, ["labels"], "the reference has 1,001 labels, over 1,000; see"),
         (["1"], ["1"], ["labels", "--metric", "chrf2"], "labels cannot be combined with other metrics"),
-        (["1"], ["1"], ["accuracy"], "accuracy is one of the scores of labels: ask for it with --metric labels"),
+        (["1"], ["1"], ["accuracy"], "accuracy is one of the scores of labels: give --metric labels"),
         (["1"], ["1"], ["numbers", "--paired", "mcnemar"], "McNemar's test compares the accuracy of labels, not p"),
     ],
 )

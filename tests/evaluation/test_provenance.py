@@ -108,11 +108,11 @@ def test_another_search_than_the_recipes_is_told_value_by_value(run: Path) -> No
     decoding = RECIPE.decoding.model_dump(mode="json")
     note(run, decoding={**decoding, "length_penalty": "none", "beam": 1, "average_last": 9})
     assert found(run) == [
-        "translated with beam = 1, but the recipe says 4",
-        "translated with length_penalty = none, but the recipe says wu",
+        "translated with beam = 1, but the recipe has 4",
+        "translated with length_penalty = none, but the recipe has wu",
     ]
     note(run, decoding={**decoding, "alpha": 1.0})
-    assert found(run) == ["translated with alpha = 1.0, but the recipe says 0.6"]
+    assert found(run) == ["translated with alpha = 1.0, but the recipe has 0.6"]
 
 
 def options(asked: TranslationRequest | None = None, **changes: Any) -> dict[str, Any]:
@@ -206,10 +206,10 @@ def test_a_damaged_record_is_one_line(run: Path, content: str) -> None:
 
 
 def test_what_nobody_recorded_or_somebody_changed_is_told(run: Path) -> None:
-    assert found(run) == ["nothing says which model made it; `nmtkit run` and `nmtkit translate` note it"]
+    assert found(run) == ["there is no record of its model; `nmtkit run` and `nmtkit translate` write one"]
     note(run)
     (run / "translations" / "news.txt").write_text("by hand\n")
-    assert found(run) == ["changed since it was translated, so nothing says what made it"]
+    assert found(run) == ["changed since it was translated, so its record does not apply"]
 
 
 def test_another_source_another_model_and_an_ensemble_are_told(run: Path) -> None:
