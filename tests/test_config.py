@@ -233,16 +233,9 @@ class TestWrongKeys:
         assert message.startswith(f"{folder.path / 'mine.toml'}, line 7: training.{key} = ")
         assert message.endswith(f": {reason}")
 
-    @pytest.mark.parametrize(
-        ("settings", "reason"),
-        [
-            (["training.r_drop=5", "model.dropout=0"], "r_drop compares two passes with dropout"),
-            (["data.byte_fallback=true", "data.subwords=none"], "byte_fallback cannot be used with subwords"),
-        ],
-    )
-    def test_a_key_without_effect_is_refused(self, folder: Folder, settings: list[str], reason: str) -> None:
-        with pytest.raises(RecipeError, match=reason):
-            folder.load(DATA, *settings)
+    def test_a_key_without_effect_is_refused(self, folder: Folder) -> None:
+        with pytest.raises(RecipeError, match="byte_fallback cannot be used with subwords"):
+            folder.load(DATA, "data.byte_fallback=true", "data.subwords=none")
 
     @pytest.mark.parametrize("task", ["3", "[]", '["label"]', "{}"])
     def test_a_task_that_is_no_text_is_told(self, folder: Folder, task: str) -> None:

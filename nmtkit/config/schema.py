@@ -485,9 +485,6 @@ class Recipe(Section):
         has_source = self.data.task_name != LANGUAGE_MODEL
         if self.model.is_joined and self.training.r_drop and self.training.source_loss and has_source:
             raise ValueError("[training] r_drop needs source_loss = 0")
-        dropouts = self.model.dropout, self.model.attention_dropout, self.model.ffn_dropout
-        if self.training.r_drop and not any(dropouts):
-            raise ValueError("[training] r_drop compares two passes with dropout; set [model] dropout above 0")
         if self.training.keep_last < self.decoding.average_last:
             raise ValueError(
                 f"[training] keep_last = {self.training.keep_last} is less than [decoding] average_last = "
