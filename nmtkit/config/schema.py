@@ -461,7 +461,7 @@ class Recipe(Section):
             if stated := [key for key in rules if getattr(self.cleaning, key) != default_of(CleaningConfig, key)]:
                 raise ValueError(
                     f'[cleaning] {" and ".join(stated)}: no effect with [data] task = "{self.data.task_name}"; '
-                    "leave it out"
+                    "leave out, or if from the base, set to the default"
                 )
         if self.model.head != self.data.head:
             raise ValueError(f'[model] head = "{self.model.head}" contradicts [data] task; leave head out')
