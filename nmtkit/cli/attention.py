@@ -81,7 +81,7 @@ def command(
         raise BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
     console.set_up(quiet=quiet)
     loaded = load_model(find_model(model), options.start_device(device, threads))
-    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to, from_))
+    loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to, from_, is_requested=True))
     if target is None:
         origin = "The target is the model's own translation."
         target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source], split="never")[0]

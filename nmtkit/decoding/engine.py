@@ -247,7 +247,7 @@ class Engine(ABC):
 
     def in_direction(self, request: TranslationRequest) -> "Engine":
         """Return this engine, with the same weights, for the languages of a request; see `Tokenizer.in_direction`."""
-        tokenizer = self.tokenizer.in_direction(request.target_language, request.source_language)
+        tokenizer = self.tokenizer.in_direction(request.target_language, request.source_language, is_requested=True)
         if tokenizer is self.tokenizer:
             return self
         engine = copy.copy(self)

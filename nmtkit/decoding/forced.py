@@ -127,7 +127,7 @@ class ForcedDecoder:
         dtype = scoring_type(precision, device)
         loaded = load_ensemble(models, device)
         first = loaded[0]
-        tokenizer = first.tokenizer.in_direction(target_language, source_language)
+        tokenizer = first.tokenizer.in_direction(target_language, source_language, is_requested=True)
         return cls([entry.model.to(dtype) for entry in loaded], tokenizer, first.decoding, first.lengths)
 
     def would_split(self, source: str) -> bool:

@@ -318,12 +318,15 @@ class Tokenizer:
         """The languages that a model with this tokenizer writes."""
         return tuple(self._target_tags or self._target_starts) or (self.settings["target_language"],)
 
-    def in_direction(self, target: str | None = None, source: str | None = None) -> "Tokenizer":
+    def in_direction(
+        self, target: str | None = None, source: str | None = None, *, is_requested: bool = False
+    ) -> "Tokenizer":
         """Return this tokenizer for one direction: with the rules of its languages, and the tag of the target.
 
         Args:
             target: code of the target language; None: the one chosen before, or the only one.
             source: code of the source language, for its tag and the rules of Moses; None: as before.
+            is_requested: a user has given the codes, so that one without effect is an error, too.
 
         Raises:
             DataError: the model does not know a language, or needs one, knows several and none is given.
@@ -332,8 +335,9 @@ class Tokenizer:
         if target is None:
             target = known[0] if self.languages[1] == MANY_LANGUAGES and len(known) == 1 else self.languages[1]
         languages = (source or self.languages[0], target)
-        # A model of several sources needs no code if it has no tags for them; some imported ones do not state any.
-        if self._source_tags or (source is not None and not {MANY_LANGUAGES, "und"} & {*self.source_languages}):
+        # Without tags, the source is only checked for users; some imported models do not state theirs.
+        is_stated = not {MANY_LANGUAGES, "und"} & {*self.source_languages}
+        if self._source_tags or (source is not None and is_requested and is_stated):
             _check_language("source", languages[0], self.source_languages, "--from (source_language)")
         tag = next(iter(self._their_tags.values()), "")
         _check_language(

@@ -83,7 +83,8 @@ def test_a_model_of_one_direction_takes_its_own_language_only(tokenizer: Tokeniz
     assert tokenizer.in_direction("de") is tokenizer is tokenizer.in_direction()
     with pytest.raises(DataError, match=r'does not know the target language "fr"; it translates to de only'):
         translator_of(tokenizer).translate(["The dog"], target_language="fr")
-    assert tokenizer.in_direction(source="en") is tokenizer
+    assert tokenizer.in_direction(source="en", is_requested=True) is tokenizer
+    assert tokenizer.in_direction(source="fr").languages == ("fr", "de")  # of validation text without training text
     with pytest.raises(DataError, match=r'does not know the source language "fr"; it translates from en only'):
         translator_of(tokenizer).translate(["The dog"], source_language="fr")
 
