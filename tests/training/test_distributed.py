@@ -364,7 +364,5 @@ def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch
     check_processes(available, "auto")
     with pytest.raises(NmtkitError, match=rf"^{available + 1} processes on a machine with {available} {kind} device"):
         check_processes(available + 1, "auto")
-
-
-def test_any_number_of_processes_may_share_a_cpu() -> None:
-    check_processes(64, "cpu")
+    monkeypatch.setattr(workers_module, "choose_device", lambda _: torch.device("cpu"))
+    check_processes(available + 1, "auto")  # any number may share a CPU
