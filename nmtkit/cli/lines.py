@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from nmtkit import console
+from nmtkit.corpora.corpus import local_lines
 from nmtkit.errors import DataError
 from nmtkit.files import write_atomically
 from nmtkit.lines import LineReader
@@ -59,7 +60,7 @@ def input_lines(
         prompted: lines that replace those of stdin.
     """
     if path is not None:
-        return LineReader(path, errors=errors)
+        return local_lines(path, errors)
     if sys.stdin is None:
         raise DataError(f"stdin is closed; pipe {content} into it, or give a file with --input")
     return LineReader(_own_stdin() if prompted is None else prompted, name="stdin", errors=errors)

@@ -59,7 +59,10 @@ Temperature = Annotated[float | None, Option(min=1e-6, max=1e6, help="Sampling t
 TopK = Annotated[int | None, Option(min=0, help="Sample from the N most probable tokens; 0: from all.  [default: 0]")]
 TopP = Annotated[float | None, Option(min=0, max=1, help="Nucleus sampling with probability X; 1: all.  [default: 1]")]
 Seed = Annotated[int | None, Option(min=0, help="Sampling seed.  [default: 1]")]
-Input = Annotated[Path | None, Option(help="Text, plain or compressed.  [default: stdin; a prompt on a terminal]")]
+Input = Annotated[
+    Path | None,
+    Option(help="Text: plain, compressed, .sgm or ARCHIVE:MEMBER.  [default: stdin; a prompt on a terminal]"),
+]
 From = Annotated[str | None, Option(metavar="CODE", help="Source language, for a model that has to know it.")]
 To = Annotated[str | None, Option(metavar="CODE", help="Target language, such as fr, for a model with several.")]
 Result = Annotated[Path | None, Option(help="File for the result, plain or .gz, .xz, .bz2, .zst.  [default: stdout]")]

@@ -17,8 +17,8 @@ from nmtkit.cli.lines import (
     warn_of_whole_lines,
     windows,
 )
+from nmtkit.corpora.corpus import local_lines
 from nmtkit.errors import ModelError
-from nmtkit.lines import LineReader
 
 WINDOW_HYPOTHESES = 4000
 
@@ -82,7 +82,7 @@ def command(
     options.check_files([("--output", output)], [("--input", input_), ("--source", source)])
     console.set_up(quiet=quiet)
     reader = input_lines(input_, "n-best lists", "replace")
-    sources = None if source is None else LineReader(source, errors="replace")
+    sources = None if source is None else local_lines(source, "replace")
     lists = read_lists(reader, None if sources is None else list(sources), count_from)
     max_tokens = max_tokens or MAX_TOKENS
     torch_device = options.start_device(device, threads)

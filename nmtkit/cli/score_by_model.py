@@ -8,7 +8,7 @@ from typing import Literal
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, warn_of_whole_lines, windows
-from nmtkit.corpora.corpus import local_format, local_text
+from nmtkit.corpora.corpus import local_format, local_lines
 from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
 from nmtkit.decoding.running_text import ContinuationScorer, score_text, trained_length
@@ -47,7 +47,7 @@ def score_by_model(
     total = None  # unknown for pipes, which cannot be read twice
     if all(local_format(path)[0].is_file() for path in (source, hypothesis)):
         # This also checks the numbers of lines before a large model is loaded.
-        total = sum(1 for _ in _pairs(_reader(source), _reader(hypothesis)))
+        total = sum(1 for _ in _pairs(local_lines(source, "replace"), local_lines(hypothesis, "replace")))
     chosen_device = options.start_device(device, threads)
     decoder: ForcedDecoder | ContinuationScorer
     if len(models) == 1 and not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
@@ -57,7 +57,7 @@ def score_by_model(
         decoder.tokenizer.in_direction(to)
     else:
         decoder = ForcedDecoder.load(models, chosen_device, precision, to, from_)
-    readers = [_reader(source), _reader(hypothesis)]
+    readers = [local_lines(source, "replace"), local_lines(hypothesis, "replace")]
     max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
     with result_lines(output) as write, console.progress("scoring", total) as advance:
         done = 0
@@ -100,7 +100,7 @@ def score_running_text(
     if task.command == "translate":
         raise ModelError(f"{model}: this model translates, so its scores need --source")
     task.require("generate")
-    reader = _reader(text)
+    reader = local_lines(text, "replace")
     score = score_text(loaded, list(reader), trained_length(loaded))
     found = {"unknown_tokens": score.unknown, "invalid_utf8": reader.invalid_lines}
     status = [name for name, is_there in found.items() if is_there] or ["ok"]
@@ -118,11 +118,6 @@ def score_running_text(
         else:
             write([f"{-score.nll:.6f}\t{score.tokens}\t{score.perplexity:.6g}\t{','.join(status)}"])
     warn_of_invalid_lines(reader)
-
-
-def _reader(path: Path) -> LineReader:
-    """Return a reader of a text in any format that `local_text` reads, or of the whole lines of a ``.tsv`` file."""
-    return local_text(path, whole_lines=True).open(errors="replace")
 
 
 def _pairs(sources: LineReader, hypotheses: LineReader) -> Iterator[tuple[str, str]]:

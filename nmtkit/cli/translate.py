@@ -283,9 +283,9 @@ def translate_stream(
     """Translate lines as they arrive, from a pipe, a terminal or a special file, or to stdout."""
     from nmtkit import console
     from nmtkit.cli.lines import input_lines, warn_of_invalid_lines, write_stdout_as_text
+    from nmtkit.corpora.corpus import local_lines
     from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
     from nmtkit.files import write_atomically
-    from nmtkit.lines import LineReader
 
     job.check()
     if output is None:
@@ -302,7 +302,7 @@ def translate_stream(
         total = None
         if input_ is not None and input_.is_file():
             # A first pass finds faults before long work, and gives the time left.
-            total = sum(1 for _ in job.checked(LineReader(input_, errors=errors)))
+            total = sum(1 for _ in job.checked(local_lines(input_, errors)))
             job.check_lines(total)
         advance = stack.enter_context(console.progress(job.engine.task.activity, total)) if not interactive else None
         context = job.engine.tokenizer.context

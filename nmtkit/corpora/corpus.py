@@ -223,11 +223,22 @@ def local_text(path: Path, *, whole_lines: bool = False) -> TextSource:
     return TextSource(str(path), StoredText(unread, member, text_format, ""))
 
 
+def local_lines(path: Path, errors: Literal["strict", "replace"]) -> LineReader:
+    """Return a reader of the lines of one text of the user, in any format that `local_text` reads.
+
+    Lines of a ``.tsv`` file stay whole. Raises DataError as `local_text` does.
+    """
+    _, member, text_format = local_format(path)
+    if member is None and text_format in ("plain", "tsv"):
+        return LineReader(path, errors=errors)
+    return local_text(path, whole_lines=True).open(errors=errors)
+
+
 def local_format(path: Path) -> tuple[Path, str | None, str]:
     """Return the file, the member in it and the format of a file or ``ARCHIVE:MEMBER``."""
     file, member = local_file(path)
     if member is None and is_archive(file.name):
-        raise DataError(f"{file}: is an archive; say which text in it, such as {file}:train.en, or unpack it")
+        raise DataError(f"{file}: is an archive; name a text in it, such as {file}:train.en, or unpack it")
     return file, member, format_of(without_suffix(member or file.name))
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit import console
 from nmtkit.console import counted, log
+from nmtkit.corpora.corpus import local_lines
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.formats import OutputFormat, format_output, line_status
 from nmtkit.decoding.parts import Begun, Parts, Written
@@ -381,9 +382,9 @@ def translate_file(
     """
     job.check()
     # All lines are checked before the first is translated.
-    total = sum(1 for _ in job.checked(LineReader(source, errors="strict" if strict else "replace")))
+    total = sum(1 for _ in job.checked(local_lines(source, "strict" if strict else "replace")))
     job.check_lines(total)
-    reader = LineReader(source, errors="replace")
+    reader = local_lines(source, "replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
     made_of = {"models": list(job.engine.weights_sha256), "input": sha256_of(source), **job.description()}
     parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes))
@@ -416,7 +417,7 @@ def translate_file(
             workers.wait()
         if rank == 0:
             # Before `join`, which removes the status lines with the folder.
-            job.report_unmet(LineReader(source, errors="replace"), parts.statuses(count))
+            job.report_unmet(local_lines(source, "replace"), parts.statuses(count))
             parts.join(count, [("output", output), *([("status", status)] if status is not None else [])], record)
             job.report_doubtful()
     return reader

@@ -169,7 +169,7 @@ class TestScore:
             assert nmtkit(*arguments[:3], *files) == Outcome(0, expected, "")
         outcome = nmtkit(*arguments[:-1], tmp_path / "texts.zip")
         assert outcome.code == 1
-        assert outcome.err.startswith(f"error: {tmp_path / 'texts.zip'}: is an archive; say which text in it")
+        assert outcome.err.startswith(f"error: {tmp_path / 'texts.zip'}: is an archive; name a text in it")
 
     @pytest.mark.parametrize("through_pipe", [False, True])
     def test_unequal_files_are_told_with_their_lines(

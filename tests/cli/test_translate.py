@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -101,6 +102,21 @@ def as_bytes(lines: list[str]) -> bytes:
 
 
 class TestStreams:
+    def test_segments_of_markup_and_texts_in_archives_are_read(
+        self, translate: Command, expected: list[str], tmp_path: Path
+    ) -> None:
+        segments = "".join(f"<seg>{line}</seg>\n" for line in sentences(40, seed=2))
+        (tmp_path / "in.sgm").write_text(f"<doc>\n{segments}</doc>\n")
+        with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+            archive.write(tmp_path / "in.sgm", "a/b.sgm")
+        for name in ("in.sgm", "in.zip:a/b.sgm"):
+            for output in ([], ["--output", tmp_path / "out"]):
+                done = translate("--input", tmp_path / name, *output)
+                assert done.code == 0, done.err
+                assert (done.lines or (tmp_path / "out").read_text().splitlines()) == expected
+            (tmp_path / "out").unlink()
+        assert "is an archive; name a text in it" in translate("--input", tmp_path / "in.zip").err
+
     def test_a_real_process_translates_stdin_to_stdout_and_prints_warnings_alone(
         self, model: Path, expected: list[str]
     ) -> None:
