@@ -225,6 +225,8 @@ def beam_search(
         end = step[:, :, EOS].clone() if at_limit or options.constraints else None
         if options.beside:
             step = step.index_fill_(2, suppressed_now, -torch.inf).log_softmax(2)
+            if end is not None and length >= options.min_tokens:
+                end = step[:, :, EOS].clone()  # relative to the tokens that are possible, as those of other tokens
         _narrow(step, end, state.tokens, active, suppressed_now, at_limit, options.constraints)
         width = 2 * beam if options.beside else beam
         log_probs, origins, last = options.select(log_probs.to(step.dtype), step, state.tokens, active, width)
