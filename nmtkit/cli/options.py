@@ -195,8 +195,6 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
             if is_written:
                 raise DataError(f"{path}: is a folder; give a file with {name}")
             continue
-        if is_written and _belongs_to_model(path.resolve()):
-            raise BadParameter(f"{path} belongs to a model or run; give another file", param_hint=name)
         # Resolved, as two names can lead to the same file; on some file systems, capitals make no difference.
         resolved = path.resolve()
         similar = (each for each in seen if str(each).casefold() == str(resolved).casefold() and each.exists())
@@ -204,6 +202,8 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
         other = seen.setdefault(same, name)
         if other != name and is_written:
             raise BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
+        if is_written and _belongs_to_model(resolved):
+            raise BadParameter(f"{path} belongs to a model or run; give another file", param_hint=name)
 
 
 def sampling_of(
