@@ -17,8 +17,9 @@ from nmtkit.files import optional_write
 from nmtkit.json_toml import write_json
 
 if TYPE_CHECKING:
+    from nmtkit.data.shards import PairData
     from nmtkit.run import Run
-    from nmtkit.training.prediction import Hardware, PairLengths
+    from nmtkit.training.prediction import Hardware
 
 _ASSUMED_CHARACTERS = 100
 """Size of a vocabulary of characters before the text is prepared."""
@@ -108,9 +109,10 @@ def command(
         folder = run.folder if is_run else options.run_folder(recipe.name, run_dir, what)
         from nmtkit.training.prediction import predict
 
-        lengths, vocab_sizes = _lengths(recipe, Run(folder))
+        data, vocab_sizes = _training_pairs(recipe, Run(folder))
         hardware = _hardware(recipe, vocab_sizes, devices or 1, device_type, mfu, rate, threads)
-        figures = predict(recipe, lengths, vocab_sizes, hardware)
+        more = "; sampled subwords are more numerous" if recipe.training.subword_sampling else ""
+        figures = predict(recipe, data, vocab_sizes, hardware, origin=f"the prepared data{more}")
         _print_tables([prediction_table(figures), *table_two({**figures, "run": recipe.name}, {}, "this prediction")])
     if json_file is not None:
         write_json(json_file, figures)
@@ -164,12 +166,12 @@ def _hardware(
     return Hardware.here(workers.device, chosen, devices, mfu=mfu, reached=rates[chosen])
 
 
-def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]":
-    """Return the lengths of the training pairs and the sizes of the vocabularies: those of the prepared data if they
-    belong to the recipe, else assumed ones."""
+def _training_pairs(recipe: Recipe, run: "Run") -> "tuple[PairData, tuple[int, int]]":
+    """Return the training pairs and the sizes of the vocabularies: the prepared ones if they belong to the recipe, else
+    assumed ones."""
     from nmtkit.data.windows import training_data
     from nmtkit.tasks.known import task_of
-    from nmtkit.training.prediction import PairLengths
+    from nmtkit.training.prediction import AssumedPairs
 
     if run.is_prepared():
         stored = run.recipe(recipe.name)
@@ -179,11 +181,7 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
         if not changes and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-            data = training_data(run.data / "train", recipe, tokenizer).of_epoch(0)
-            origin = "the prepared data"
-            if recipe.training.subword_sampling:
-                origin += "; sampled subwords are more numerous"
-            return PairLengths.of_data(data, origin), sizes
+            return training_data(run.data / "train", recipe, tokenizer).of_epoch(0), sizes
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )
@@ -192,7 +190,7 @@ def _lengths(recipe: Recipe, run: "Run") -> "tuple[PairLengths, tuple[int, int]]
     of_characters = recipe.data.subwords == "characters"  # as many as the text has, mostly
     size = min(_ASSUMED_CHARACTERS, recipe.data.vocab_size) if of_characters else recipe.data.vocab_size
     if recipe.data.has_labels:  # unknown as yet; two, and the special entries
-        return PairLengths.assumed(recipe.data.sequence_length, labels=True), (size, 6)
+        return AssumedPairs.of_text(recipe.data.sequence_length, labels=True), (size, 6)
     if task_of(recipe.data).has_source:
-        return PairLengths.assumed(recipe.cleaning.max_tokens, recipe.data.max_source_tokens), (size, size)
-    return PairLengths.of_sequences(recipe.data.sequence_length), (size, size)
+        return AssumedPairs.of_text(recipe.cleaning.max_tokens, recipe.data.max_source_tokens), (size, size)
+    return AssumedPairs.of_sequences(recipe.data.sequence_length), (size, size)

@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.shards import PairData, Part
 from nmtkit.errors import DataError
 
@@ -44,15 +45,19 @@ class EpochPlan:
         if not self.updates:
             raise DataError("the weights of data.train leave less than one training pair per epoch; raise them")
 
+    def sample(self, count: int) -> list[Indices]:
+        """Return at most ``count`` updates, spread evenly over the epoch."""
+        return [self.updates[index] for index in np.unique(np.linspace(0, len(self.updates) - 1, count).astype(int))]
+
 
 @lru_cache(maxsize=1)
-def plan_of_epoch(
-    data: PairData, tokens_per_update: int, seed: int, epoch: int, lengths_per_update: int = 1, sequences: int = 0
-) -> EpochPlan:
-    """Return the plan of an epoch over prepared data; the last one is cached, as large corpora take seconds."""
-    pairs = pairs_of_epoch(data.parts, seed, epoch)
-    lengths = data.source_lengths, data.target_lengths
-    return plan_epoch(*lengths, tokens_per_update, seed, epoch, lengths_per_update, pairs, sequences=sequences)
+def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
+    """Return the plan of an epoch; the last one is cached, as large corpora take seconds."""
+    return plan_epoch(
+        data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch,
+        training.lengths_per_update, pairs_of_epoch(data.parts, training.seed, epoch),
+        sequences=training.sequences_per_update,
+    )  # fmt: skip
 
 
 def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | None:
@@ -134,6 +139,22 @@ def plan_epoch(
     by_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
     # unique, as an epoch with weights may have a pair several times.
     return EpochPlan(by_length, np.unique(too_long))
+
+
+def shares_of(data: PairData, pairs: Indices, limit: int, num_processes: int, device_type: str) -> list[list[Indices]]:
+    """Return the micro-batches of an update for each process, see `share_update`."""
+    return share_update(
+        pairs, data.source_lengths, data.target_lengths, limit, num_processes,
+        is_joined=data.is_joined, rows=data.rows, padding_worth=padding_worth_of(device_type),
+    )  # fmt: skip
+
+
+def micro_batches_of(
+    data: PairData, updates: Sequence[Indices], limit: int, num_processes: int, device_type: str
+) -> list[Indices]:
+    """Return the micro-batches of some updates, those of all processes in one list."""
+    shares = (share for pairs in updates for share in shares_of(data, pairs, limit, num_processes, device_type))
+    return [pairs for share in shares for pairs in share]
 
 
 def share_update(

@@ -20,7 +20,7 @@ from torch import Tensor
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
-from nmtkit.data.batching import EpochPlan, Indices, padding_worth_of, plan_of_epoch, row_lengths, share_update
+from nmtkit.data.batching import Indices, plan_of, row_lengths, shares_of
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory, widest_float
 from nmtkit.errors import DataError, NmtkitError
@@ -185,14 +185,6 @@ def training_loss(state: TrainingState) -> Loss:
     return partial(batch_loss, source_loss=training.source_loss) if model.is_joined else batch_loss
 
 
-def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
-    """Return the plan of an epoch; the latest one is cached."""
-    return plan_of_epoch(
-        data, training.tokens_per_update, training.seed, epoch, training.lengths_per_update,
-        training.sequences_per_update,
-    )  # fmt: skip
-
-
 def _planned(
     data: PairData, updates: Sequence[Indices], limit: int, workers: Workers
 ) -> Generator[PlannedUpdate, None, None]:
@@ -206,7 +198,7 @@ def _planned(
         if on_cuda and workers.device.index is not None:
             torch.cuda.set_device(workers.device)  # for this thread: else pinning would take memory of the first device
         for pairs in updates:
-            shares = shares_of(data, pairs, limit, workers)
+            shares = shares_of(data, pairs, limit, workers.num_processes, workers.device.type)
             batches = [make_batch(data, chosen) for chosen in shares[workers.rank]]
             yield PlannedUpdate(pairs, shares, [batch.pinned() for batch in batches] if on_cuda else batches)
 
@@ -442,10 +434,3 @@ def padded_tokens(data: PairData, pairs: Indices) -> int:
     """Return the source and target tokens of the pairs as one batch, with padding."""
     source, target = data.padded_lengths(pairs)
     return int(source.sum() + target.sum()) - len(source) * data.is_joined
-
-
-def shares_of(data: PairData, pairs: Indices, limit: int, workers: Workers) -> list[list[Indices]]:
-    """Return the micro-batches of an update for each process, see `share_update`."""
-    lengths, worth = (data.source_lengths, data.target_lengths), padding_worth_of(workers.device.type)
-    processes, rows = workers.num_processes, data.rows
-    return share_update(pairs, *lengths, limit, processes, is_joined=data.is_joined, rows=rows, padding_worth=worth)

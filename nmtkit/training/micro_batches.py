@@ -16,7 +16,7 @@ import torch
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import EpochPlan, Indices, row_lengths
+from nmtkit.data.batching import EpochPlan, Indices, micro_batches_of, plan_of, row_lengths, shares_of
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.cpu import noticing_other_load
 from nmtkit.distributed.workers import Workers, is_out_of_memory
@@ -25,10 +25,8 @@ from nmtkit.training.loop import (
     lower_limit,
     micro_batch_size,
     padded_tokens,
-    plan_of,
     real_tokens,
     run_micro_batch,
-    shares_of,
     step_optimizer,
     too_large,
     update_work,
@@ -63,12 +61,8 @@ def heaviest_micro_batches(plan: EpochPlan, data: PairData, tokens_per_pass: int
     chosen = set[int]()
     for weight in (sources, targets, filled, largest):
         chosen.update(np.argsort(-weight, kind="stable")[:HEAVY_UPDATES].tolist())
-    candidates = [
-        micro_batch
-        for index in sorted(chosen)
-        for share in shares_of(data, plan.updates[index], tokens_per_pass, workers)
-        for micro_batch in share
-    ]
+    updates = [plan.updates[index] for index in sorted(chosen)]
+    candidates = micro_batches_of(data, updates, tokens_per_pass, workers.num_processes, workers.device.type)
 
     def attention(pairs: Indices) -> int:
         source, target = data.padded_lengths(pairs)
@@ -127,8 +121,8 @@ def _report_plan(
     """Log the average update of a plan; micro-batches and padding are measured on updates spread evenly over it."""
     count, processes = len(plan.updates), workers.num_processes
     tokens = sum(int(data.target_lengths[pairs].sum()) for pairs in plan.updates)
-    sample = [plan.updates[index] for index in np.unique(np.linspace(0, count - 1, SAMPLED_UPDATES).astype(int))]
-    micro_batches = [each for pairs in sample for share in shares_of(data, pairs, limit, workers) for each in share]
+    sample = plan.sample(SAMPLED_UPDATES)
+    micro_batches = micro_batches_of(data, sample, limit, processes, workers.device.type)
     real = sum(real_tokens(data, pairs) for pairs in sample)
     padding = 1 - real / sum(padded_tokens(data, pairs) for pairs in micro_batches)
     examples = counted(round(sum(len(pairs) for pairs in plan.updates) / count), data.noun)
@@ -158,7 +152,8 @@ def first_update_rate(state: TrainingState, training_pairs: TrainingPairs, worke
     if not plan.updates:
         return None
     all_flops, tried_flops, tried_seconds = 0, 0, 0.0
-    shares = shares_of(data, plan.updates[0], state.progress.tokens_per_pass, workers)
+    limit, processes = state.progress.tokens_per_pass, workers.num_processes
+    shares = shares_of(data, plan.updates[0], limit, processes, workers.device.type)
     with noticing_other_load():
         for pairs in shares[workers.rank]:
             flops = update_work(state, data.sequence_lengths(pairs)).flops

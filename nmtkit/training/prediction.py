@@ -16,8 +16,8 @@ import torch
 
 from nmtkit.config.corpus_entries import one_language
 from nmtkit.config.schema import Recipe, TrainingConfig
-from nmtkit.data.batching import EpochPlan, Indices, padding_worth_of, pairs_of_epoch, plan_epoch, share_update
-from nmtkit.data.shards import PairData, Part
+from nmtkit.data.batching import micro_batches_of, plan_of
+from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
@@ -50,31 +50,21 @@ _ASSUMED_LENGTHS = "assumed: like WMT14 English-German (29.5 and 30.6 tokens on 
 with a spread of 0.62, and a correlation of the sides of 0.95, is assumed, as in benchmarks/train_gpu.py."""
 
 
-@dataclass(frozen=True)
-class PairLengths:
-    """Lengths of the training pairs, in tokens, end symbols counted; ``origin`` is their source, in words.
+class AssumedPairs(PairData):
+    """A sample of lengths that stands for a corpus not prepared yet, always the same.
 
     Attributes:
-        num_pairs: pairs per epoch; None where the lengths are an assumed sample.
-        parts: the corpora with their weights; none: every pair once per epoch.
-        data: the pairs themselves, where they are prepared.
+        source_lengths, target_lengths: tokens of each pair, end symbols counted.
+        origin: their source, in words.
     """
 
-    source: Lengths
-    target: Lengths
-    num_pairs: int | None
-    origin: str
-    parts: tuple[Part, ...] = ()
-    data: PairData | None = None
+    def __init__(self, source_lengths: Lengths, target_lengths: Lengths, origin: str) -> None:
+        self.source_lengths, self.target_lengths, self.origin = source_lengths, target_lengths, origin
+        self.parts = []
 
     @classmethod
-    def of_data(cls, data: PairData, origin: str = "the prepared data") -> "PairLengths":
-        """Return those of RUN/data/train, or of an epoch sampled from it."""
-        return cls(data.source_lengths, data.target_lengths, data.pairs_per_epoch, origin, tuple(data.parts), data)
-
-    @classmethod
-    def assumed(cls, longest: int, source_tokens: int | None = None, *, labels: bool = False) -> "PairLengths":
-        """Return a sample that stands for a corpus not prepared yet, always the same.
+    def of_text(cls, longest: int, source_tokens: int | None = None, *, labels: bool = False) -> "AssumedPairs":
+        """Return pairs of sentences.
 
         Args:
             longest: maximum length; 0: no limit.
@@ -88,33 +78,22 @@ class PairLengths:
         # The mean of a log-normal distribution is exp(mu + sigma^2 / 2), hence the subtraction.
         sampled = np.exp(np.log(_ASSUMED_MEANS) - 0.62**2 / 2 + 0.62 * own)
         # At least one token and the end symbol.
-        lengths = np.clip(np.rint(sampled), 2, longest or np.inf).astype(np.int64)
+        sources, targets = np.clip(np.rint(sampled), 2, longest or np.inf).astype(np.int64).T
         if labels:
             origin = "assumed: as in WMT14, 29.5 tokens on average; run `prepare` for exact ones"
-            return cls(lengths[:, 0], np.ones_like(lengths[:, 1]), None, origin)
+            return cls(sources, np.ones_like(targets), origin)
         if source_tokens is None:
-            return cls(lengths[:, 0], lengths[:, 1], None, _ASSUMED_LENGTHS)
-        sources = np.full(_ASSUMED_PAIRS, source_tokens + 1)
+            return cls(sources, targets, _ASSUMED_LENGTHS)
         origin = (
             f"assumed: {source_tokens:,} source tokens and, as in WMT14, 30.6 target tokens on average; run `prepare`"
         )
-        return cls(sources, lengths[:, 1], None, f"{origin} for exact ones")
+        return cls(np.full_like(sources, source_tokens + 1), targets, f"{origin} for exact ones")
 
     @classmethod
-    def of_sequences(cls, length: int) -> "PairLengths":
-        """Return a sample of the sequences of running text, which are equally long."""
+    def of_sequences(cls, length: int) -> "AssumedPairs":
+        """Return the sequences of running text, which are equally long."""
         targets = np.full(_ASSUMED_PAIRS, length, np.int64)
-        return cls(np.ones_like(targets), targets, None, "data.sequence_length")
-
-    def sequence_lengths(self, pairs: Indices) -> tuple[Lengths, Lengths]:
-        """Return the lengths of source and target of all sequences that a model computes for some pairs."""
-        return (self.source[pairs], self.target[pairs]) if self.data is None else self.data.sequence_lengths(pairs)
-
-    def plan(self, training: TrainingConfig, epoch: int) -> EpochPlan:
-        return plan_epoch(
-            self.source, self.target, training.tokens_per_update, training.seed, epoch, training.lengths_per_update,
-            pairs_of_epoch(self.parts, training.seed, epoch), sequences=training.sequences_per_update,
-        )  # fmt: skip
+        return cls(np.ones_like(targets), targets, "data.sequence_length")
 
 
 @dataclass(frozen=True)
@@ -203,8 +182,8 @@ def _mfu(stated: float | None, kind: str) -> tuple[float, str]:
 
 
 def predict(
-    recipe: Recipe, lengths: PairLengths, vocab_sizes: tuple[int, int], hardware: Hardware, tokens_per_pass: int = 0,
-    tried_bytes: int | None = None,
+    recipe: Recipe, data: PairData, vocab_sizes: tuple[int, int], hardware: Hardware, tokens_per_pass: int = 0,
+    tried_bytes: int | None = None, origin: str = "the prepared data",
 ) -> dict[str, Any]:  # fmt: skip
     """Predict a training from the beginning to its limits, in the form of RUN/prediction.json.
 
@@ -213,22 +192,23 @@ def predict(
     Args:
         tokens_per_pass: the limit of micro-batches where it is settled; 0: the recipe's, else the default.
         tried_bytes: memory that the heaviest micro-batches have taken on one device, where they were tried.
+        origin: the source of the lengths, in words, where they are not assumed.
 
     Raises:
         NmtkitError: the number of updates cannot be known without prepared data, or no pair fits into an update.
     """
-    training, is_prepared = recipe.training, lengths.num_pairs is not None
-    plan = lengths.plan(training, 0)
+    training, is_prepared = recipe.training, not isinstance(data, AssumedPairs)
+    plan = plan_of(data, training, 0)
     plan.check(training.tokens_per_update)
     per_epoch, output_vocab = len(plan.updates), vocab_sizes[0 if recipe.data.has_labels else 1]
 
     def work(updates: list[Any]) -> Counters:
         pairs = np.concatenate(updates)
         counters = forward_flops(
-            recipe.model, output_vocab, *lengths.sequence_lengths(pairs), training_factor(training),
+            recipe.model, output_vocab, *data.sequence_lengths(pairs), training_factor(training),
             source_outputs=training.source_loss > 0, head_size=recipe.model.linear_columns(*vocab_sizes),
         )  # fmt: skip
-        counters.target_tokens = int(lengths.target[pairs].sum())
+        counters.target_tokens = int(data.target_lengths[pairs].sum())
         return counters
 
     epoch_work = work(plan.updates)
@@ -237,7 +217,7 @@ def predict(
         epochs, rest = divmod(updates, per_epoch)
         total = Counters(**{name: value * epochs for name, value in epoch_work.counters().items()})
         if rest:
-            last = plan if epochs == 0 else lengths.plan(training, epochs)
+            last = plan_of(data, training, epochs)
             total += work(last.updates[:rest])
     else:  # of a sample, its mean
         scale = updates / per_epoch
@@ -246,8 +226,9 @@ def predict(
     # A sample has far too much padding: the larger the corpus, the more alike the lengths in a micro-batch.
     padding = None
     if is_prepared:
-        sample = _sampled_micro_batches(recipe, lengths, plan, per_micro_batch, hardware)
-        added = padding_flops(recipe.model, [lengths.sequence_lengths(pairs) for pairs in sample])
+        chosen = plan.sample(max(8, SAMPLED_UPDATES // hardware.devices))
+        sample = micro_batches_of(data, chosen, per_micro_batch, hardware.devices, hardware.kind)
+        added = padding_flops(recipe.model, [data.sequence_lengths(pairs) for pairs in sample])
         padding = round(total.flops * (training_factor(training) * added / work(sample).flops))
     weights = 4 * count_parameters(recipe.model, *vocab_sizes)
     first_update_bytes = (3 if hardware.devices > 1 else 2) * weights  # Adam's moments, and the exchange of gradients
@@ -259,7 +240,7 @@ def predict(
         "source_language": one_language(recipe.data.source_languages),
         "target_language": one_language(recipe.data.target_languages),
         "unit": task_of(recipe.data).unit,
-        "lengths": lengths.origin,
+        "lengths": data.origin if isinstance(data, AssumedPairs) else origin,
         "parameters": weights // 4,
         **total.counters(),
         "flops_padding": padding,
@@ -300,26 +281,3 @@ def _num_updates(
         )
     limit = min(limits, key=lambda name: limits[name])
     return int(limits[limit]), limit
-
-
-def _sampled_micro_batches(
-    recipe: Recipe, lengths: PairLengths, plan: EpochPlan, tokens_per_pass: int, hardware: Hardware
-) -> list[Indices]:
-    """Return the micro-batches of updates spread evenly over the epoch."""
-    count = max(8, SAMPLED_UPDATES // hardware.devices)
-    chosen = np.unique(np.linspace(0, len(plan.updates) - 1, count).astype(int))
-    return [
-        pairs
-        for index in chosen
-        for share in share_update(
-            plan.updates[index],
-            lengths.source,
-            lengths.target,
-            tokens_per_pass,
-            hardware.devices,
-            is_joined=recipe.model.is_joined,
-            rows=None if lengths.data is None else lengths.data.rows,
-            padding_worth=padding_worth_of(hardware.kind),
-        )
-        for pairs in share
-    ]

@@ -36,7 +36,7 @@ from nmtkit.training.micro_batches import first_update_rate, settle_tokens_per_p
 from nmtkit.training.nonfinite import has_failed, record_nonfinite, roll_back
 from nmtkit.training.optimizer import learning_rate
 from nmtkit.training.precision import settle_precision
-from nmtkit.training.prediction import Hardware, PairLengths, predict
+from nmtkit.training.prediction import Hardware, predict
 from nmtkit.training.reporting import Reporter, memory_bytes
 from nmtkit.training.resume import (
     check_same_state,
@@ -222,8 +222,8 @@ class _Session:
         rate = self._origin["matmul_flops_per_second"]
         hardware = Hardware.here(workers.device, workers.precision, workers.num_processes, rate=rate, reached=reached)
         origin = "the first epoch's subwords" if training.subword_sampling else "the prepared data"
-        lengths = PairLengths.of_data(self._data.of_epoch(0), origin)
-        expected = predict(recipe, lengths, self._vocab_sizes, hardware, progress.tokens_per_pass, tried_bytes)
+        data, sizes, limit = self._data.of_epoch(0), self._vocab_sizes, progress.tokens_per_pass
+        expected = predict(recipe, data, sizes, hardware, limit, tried_bytes, origin)
         write_json(self._run.prediction, expected)
         by_time = expected["limit"].startswith("max_minutes")  # whose number of updates is a guess
         if expected["updates"] < training.warmup_steps and not by_time:

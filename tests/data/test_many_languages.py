@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe, stored_recipe
-from nmtkit.config.schema import Recipe
-from nmtkit.data.batching import plan_of_epoch
+from nmtkit.config.schema import Recipe, TrainingConfig
+from nmtkit.data.batching import plan_of
 from nmtkit.data.prepare import prepare, stored_bleu_tokenizer
 from nmtkit.data.shards import PairData, read_manifest, tempered
 from nmtkit.errors import DataError, RecipeError
@@ -241,8 +241,9 @@ class TestTemperature:
         data = PairData(run / "data" / "train")
         # Sizes 60 and 15: roots 2 to 1 of 75 pairs.
         assert [part.pairs * part.weight for part in data.parts] == pytest.approx([50, 25])
-        plan = plan_of_epoch(data, 200, 1, 0)
+        training = TrainingConfig(tokens_per_update=200)
+        plan = plan_of(data, training, 0)
         counts = Counter(int(pair) >= 60 for update in plan.updates for pair in update)
         assert counts == {False: 50, True: 25}
-        again: Any = plan_of_epoch(PairData(run / "data" / "train"), 200, 1, 0)
+        again: Any = plan_of(PairData(run / "data" / "train"), training, 0)
         assert [update.tolist() for update in again.updates] == [update.tolist() for update in plan.updates]

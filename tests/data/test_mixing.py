@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from nmtkit.config.corpus_entries import LocalPair, NamedCorpus
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import differences, load_recipe
-from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of_epoch
+from nmtkit.config.schema import TrainingConfig
+from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, Part
@@ -274,7 +275,7 @@ class TestPreparedMixture:
         data = PairData(run / "data" / "train")
         assert data.parts == [Part(60, 1.0), Part(60, 0.5)]
         assert data.pairs_per_epoch == 90
-        plans = [plan_of_epoch(data, 100, 1, epoch) for epoch in range(2)]
+        plans = [plan_of(data, TrainingConfig(tokens_per_update=100), epoch) for epoch in range(2)]
         seen = [Counter(int(pair) for update in plan.updates for pair in update) for plan in plans]
         assert [sum(counts.values()) for counts in seen] == [90, 90]
         assert seen[0] + seen[1] == Counter({**dict.fromkeys(range(60), 2), **dict.fromkeys(range(60, 120), 1)})

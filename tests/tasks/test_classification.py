@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.data.batch import LabelBatch, batch_of_sequences, make_batch
+from nmtkit.data.batching import plan_of, shares_of
 from nmtkit.data.label_data import LabelData
 from nmtkit.data.prepare import check, prepare
 from nmtkit.decoding.classifier import Classifier
@@ -38,7 +39,7 @@ from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.training.loop import micro_batch_size, padded_tokens, plan_of, real_tokens, shares_of
+from nmtkit.training.loop import micro_batch_size, padded_tokens, real_tokens
 from nmtkit.training.loss import label_loss
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
@@ -460,7 +461,7 @@ def test_figures_of_examples_count_their_sequences(
     prepare(recipe, run.folder)
     data, added = LabelData(run.data / "train", run.tokenizer()), 0
     for pairs in plan_of(data, recipe.training, 0).updates:
-        for passed in shares_of(data, pairs, 100, Workers(0, 1, torch.device("cpu"), "float32"))[0]:
+        for passed in shares_of(data, pairs, 100, 1, "cpu")[0]:
             batch = make_batch(data, passed)
             positions, ones = batch.target_in.numel(), np.ones(len(batch.target_in), np.int64)
             assert padded_tokens(data, passed) == micro_batch_size(data, passed) == positions <= 100

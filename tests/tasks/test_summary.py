@@ -22,7 +22,7 @@ from nmtkit.run import Run
 from nmtkit.tasks.summary import SummaryTask
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.training.prediction import PairLengths
+from nmtkit.training.prediction import AssumedPairs
 from nmtkit.training.session import train
 from tests.conftest import run_command
 
@@ -312,5 +312,5 @@ def test_recipes_of_the_paper_have_its_sizes(name: str, length: int, layers: int
     kinds = [model.attention_kind(layer) for layer in range(layers)]
     expected = ["local", "compressed", "local", "compressed", "local"] if name.endswith("dmca") else ["full"] * layers
     assert kinds == expected
-    assumed = PairLengths.assumed(0, length)
-    assert set(assumed.source.tolist()) == {length + 1} and "run `prepare`" in assumed.origin
+    assumed = AssumedPairs.of_text(0, length)
+    assert set(assumed.source_lengths.tolist()) == {length + 1} and "run `prepare`" in assumed.origin

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import counted
+from nmtkit.data import batching
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import EpochPlan, plan_epoch, share_update
 from nmtkit.data.shards import PairData
@@ -276,7 +277,7 @@ def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
         limits.append(arguments[3])
         return share_update(*arguments, **options)
 
-    monkeypatch.setattr(loop, "share_update", note)
+    monkeypatch.setattr(batching, "share_update", note)
     run(state, data, training, 1)
     assert limits == [expected]
 

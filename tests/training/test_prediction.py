@@ -10,13 +10,14 @@ import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
+from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.cost_tables import prediction_fared, prediction_table, table_two
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.json_toml import read_json
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
-from nmtkit.training.prediction import ASSUMED_MFU, REACHED, Hardware, PairLengths, predict
+from nmtkit.training.prediction import ASSUMED_MFU, REACHED, AssumedPairs, Hardware, predict
 from tests.conftest import TinyProject
 
 ROOT = Path(__file__).parent.parent.parent
@@ -88,17 +89,17 @@ def recipe() -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def lengths() -> PairLengths:
-    return PairLengths.assumed(256)
+def lengths() -> AssumedPairs:
+    return AssumedPairs.of_text(256)
 
 
 @pytest.fixture(scope="module")
-def few(lengths: PairLengths) -> PairLengths:
+def few(lengths: AssumedPairs) -> AssumedPairs:
     """A part of the assumed lengths, which is faster to plan with."""
-    return PairLengths(lengths.source[:15_000], lengths.target[:15_000], None, lengths.origin)
+    return AssumedPairs(lengths.source_lengths[:15_000], lengths.target_lengths[:15_000], lengths.origin)
 
 
-def test_time_goes_down_with_devices_rate_and_share(recipe: Recipe, few: PairLengths) -> None:
+def test_time_goes_down_with_devices_rate_and_share(recipe: Recipe, few: AssumedPairs) -> None:
     def seconds(**changes: Any) -> float:
         return float(predict(recipe, few, (37000, 37000), cpu(**changes))["seconds"])
 
@@ -108,7 +109,7 @@ def test_time_goes_down_with_devices_rate_and_share(recipe: Recipe, few: PairLen
     assert seconds(mfu=0.2, rate=5e9) == pytest.approx(one / 5)
 
 
-def test_limits_by_minutes_and_by_epochs_decide_the_updates(few: PairLengths) -> None:
+def test_limits_by_minutes_and_by_epochs_decide_the_updates(few: AssumedPairs) -> None:
     by_minutes = load_recipe("wmt14-en-de-base", ["training.max_minutes=10"])
     predicted = predict(by_minutes, few, (37000, 37000), Hardware.named("h200", "auto", 1))
     assert predicted["limit"] == "max_minutes = 10"
@@ -117,13 +118,14 @@ def test_limits_by_minutes_and_by_epochs_decide_the_updates(few: PairLengths) ->
     by_epochs = by_epochs.model_copy(update={"training": by_epochs.training.model_copy(update={"max_steps": None})})
     with pytest.raises(NmtkitError, match=r"max_epochs = 10 gives no number .* run `nmtkit prepare` first"):
         predict(by_epochs, few, (10000, 10000), cpu())
-    known = PairLengths(few.source, few.target, 15_000, "a test")
+    known = PairData.__new__(PairData)  # as if the same pairs were prepared
+    vars(known).update(vars(few), is_joined=False)
     predicted = predict(by_epochs, known, (10000, 10000), cpu())
     assert (predicted["limit"], predicted["epochs"]) == ("max_epochs = 10", 10.0)
-    assert predicted["target_tokens"] == 10 * int(known.target.sum())
+    assert predicted["target_tokens"] == 10 * int(known.target_lengths.sum())
 
 
-def test_a_gpu_of_the_table_has_its_rate_memory_and_precision(recipe: Recipe, few: PairLengths) -> None:
+def test_a_gpu_of_the_table_has_its_rate_memory_and_precision(recipe: Recipe, few: AssumedPairs) -> None:
     predicted = predict(recipe, few, (37000, 37000), Hardware.named("H200", "auto", 8))
     assert (predicted["precision"], predicted["rate"], predicted["device_memory_bytes"]) == ("bf16", 989.5e12, 141e9)
     assert (predicted["devices"], predicted["mfu"]) == (8, 0.30)
@@ -133,7 +135,7 @@ def test_a_gpu_of_the_table_has_its_rate_memory_and_precision(recipe: Recipe, fe
         Hardware.named("v100", "bf16", 1)
 
 
-def test_memory_without_a_trial_is_what_the_weights_need_and_is_called_so(few: PairLengths) -> None:
+def test_memory_without_a_trial_is_what_the_weights_need_and_is_called_so(few: AssumedPairs) -> None:
     big = load_recipe("wmt14-en-de-big")
     predicted = predict(big, few, (37000, 37000), Hardware.named("h200", "auto", 1))
     weights = 4 * 214_245_376
@@ -146,7 +148,7 @@ def test_memory_without_a_trial_is_what_the_weights_need_and_is_called_so(few: P
     assert any("does not fit" in row[1] for row in table.rows if row[0] == "memory per device")
 
 
-def test_memory_that_passes_took_is_reported_with_what_the_optimizer_adds(few: PairLengths) -> None:
+def test_memory_that_passes_took_is_reported_with_what_the_optimizer_adds(few: AssumedPairs) -> None:
     big = load_recipe("wmt14-en-de-big")
     predicted = predict(big, few, (37000, 37000), cpu(devices=2), tried_bytes=5 * 10**9)
     assert predicted["memory_bytes"] == 5 * 10**9 + 3 * 4 * 214_245_376  # moments, and the exchange of gradients
@@ -166,12 +168,12 @@ def test_training_measures_the_memory_of_its_heaviest_passes(
     assert prediction_fared(training_cost(run)).rows[-1][:2] == ["memory, bytes", f"{predicted['memory_bytes']:.4g}"]
 
 
-def flops_per_target_token(name: str, lengths: PairLengths) -> float:
-    forward = forward_flops(load_recipe(name).model, 37_000, lengths.source, lengths.target).flops
-    return TRAINING_FACTOR * forward / int(lengths.target.sum())
+def flops_per_target_token(name: str, lengths: AssumedPairs) -> float:
+    forward = forward_flops(load_recipe(name).model, 37_000, lengths.source_lengths, lengths.target_lengths).flops
+    return TRAINING_FACTOR * forward / int(lengths.target_lengths.sum())
 
 
-def test_the_assumed_shares_are_what_published_runs_and_our_own_have_reached(lengths: PairLengths) -> None:
+def test_the_assumed_shares_are_what_published_runs_and_our_own_have_reached(lengths: AssumedPairs) -> None:
     big = flops_per_target_token("wmt14-en-de-big", lengths)
     by_nvidia = 235_000 * big / (8 * 125e12)
     by_paper = []
@@ -187,7 +189,7 @@ def test_the_assumed_shares_are_what_published_runs_and_our_own_have_reached(len
     assert reached == pytest.approx(ASSUMED_MFU["cpu"][0], abs=0.005)
 
 
-def test_the_papers_estimate_of_a_prediction_goes_by_the_papers_rates(few: PairLengths) -> None:
+def test_the_papers_estimate_of_a_prediction_goes_by_the_papers_rates(few: AssumedPairs) -> None:
     base = load_recipe("wmt14-en-de-base")
     predicted = predict(base, few, (37000, 37000), Hardware.named("p100", "float32", 8))
     assert predicted["flops_paper_estimate"] == pytest.approx(8 * 9.5e12 * predicted["seconds"])
@@ -197,13 +199,12 @@ def test_the_papers_estimate_of_a_prediction_goes_by_the_papers_rates(few: PairL
     assert all(row[3] and not any(row[column] for column in (1, 2, 4)) for row in table.rows[-2:])
 
 
-def test_assumed_lengths_have_the_means_they_state(lengths: PairLengths) -> None:
-    assert lengths.num_pairs is None
+def test_assumed_lengths_have_the_means_they_state(lengths: AssumedPairs) -> None:
     assert "29.5 and 30.6" in lengths.origin
-    assert (lengths.source.mean(), lengths.target.mean()) == pytest.approx((29.5, 30.6), abs=0.15)
-    assert int(max(lengths.source.max(), lengths.target.max())) <= 256
-    again = PairLengths.assumed(256)
-    assert np.array_equal(again.source, lengths.source)
+    assert (lengths.source_lengths.mean(), lengths.target_lengths.mean()) == pytest.approx((29.5, 30.6), abs=0.15)
+    assert int(max(lengths.source_lengths.max(), lengths.target_lengths.max())) <= 256
+    again = AssumedPairs.of_text(256)
+    assert np.array_equal(again.source_lengths, lengths.source_lengths)
 
 
 def test_this_machines_rate_is_measured_where_the_table_does_not_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
