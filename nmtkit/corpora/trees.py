@@ -167,7 +167,6 @@ def strip(tree: Tree) -> Tree | None:
 
 
 def words(tree: Tree) -> list[str]:
-    """Return the words of a tree."""
     return [item.text for item in walk(tree) if isinstance(item, Word)]
 
 
