@@ -28,8 +28,10 @@ from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import SPECIAL_PIECES
 
-Loss = Callable[[Transformer, Batch, float], tuple[Tensor, Tensor]]
-"""The sums of loss and nll over a batch, from the model, the batch and the label smoothing."""
+Sums = tuple[Float[Tensor, ""], Float[Tensor, ""]]
+"""The sums of loss and nll."""
+Loss = Callable[[Transformer, Batch, float], Sums]
+"""The sums over a batch, from the model, the batch and the label smoothing."""
 
 _LOGITS_AT_ONCE = {"cpu": 2**22, "other": 2**28}
 """Most logits that are held at a time, by device: on a CPU as many as stay in its caches."""
@@ -105,7 +107,7 @@ class _SmoothedLoss(torch.autograd.Function):
         label_smoothing: float,
         needs_gradient: bool,
         weights: Float[Tensor, " tokens"] | None,
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    ) -> Sums:
         output = ChunkedLogits(states, table)
         sums = torch.zeros(2, dtype=output.dtype, device=states.device)
         for chunk in output.chunks():
@@ -143,7 +145,7 @@ def smoothed_loss(
     targets: Int[Tensor, " tokens"],
     label_smoothing: float,
     weights: Float[Tensor, " tokens"] | None = None,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+) -> Sums:
     """Return the sums of loss and nll (nats) over all tokens, or weighted sums; only the loss has a gradient.
 
     The loss is the cross entropy of the logits ``states @ table.T`` with the mixture (1 - e) * truth + e * uniform over
@@ -171,9 +173,7 @@ def _without_padding(
     return states, targets
 
 
-def batch_loss(
-    model: Transformer, batch: Batch, label_smoothing: float, source_loss: float = 0.0
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, source_loss: float = 0.0) -> Sums:
     """Return the sums of loss and nll over the target tokens of a batch, without padding.
 
     Args:
@@ -195,9 +195,7 @@ def batch_loss(
     return loss + source_loss * smoothed_loss(*model.output_product(states), targets, label_smoothing)[0], nll
 
 
-def label_loss(
-    model: Transformer, batch: Batch, label_smoothing: float, source_loss: float = 0.0
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+def label_loss(model: Transformer, batch: Batch, label_smoothing: float, source_loss: float = 0.0) -> Sums:
     """Return the sums of the loss and of the head's nll (for numbers: squared error) over the examples of a batch.
 
     The loss of an example is that of its label, plus ``source_loss`` times the mean loss of predicting each token of
@@ -227,9 +225,7 @@ def label_loss(
     return loss, nll.detach()
 
 
-def action_loss(
-    model: Transformer, batch: Batch, label_smoothing: float
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+def action_loss(model: Transformer, batch: Batch, label_smoothing: float) -> Sums:
     """Return the sums of the loss and of the nll of the actions (for vectors: mean squared error) over all steps.
 
     If the model predicts returns, the loss is that of both.
@@ -274,7 +270,7 @@ class _RDropLoss(torch.autograd.Function):
         targets: Int[Tensor, " tokens"],
         label_smoothing: float,
         alpha: float,
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    ) -> Sums:
         outputs = [ChunkedLogits(states, table, share=2) for states in (first, second)]
         buffers = [outputs[0].buffer() for _ in range(3)]
         # The terms of the loss: label smoothing, truth, and both divergences.
@@ -322,9 +318,7 @@ def _log_softmax(
     return logits.sub_(total.log())
 
 
-def r_drop_loss(
-    model: Transformer, batch: Batch, label_smoothing: float, alpha: float
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+def r_drop_loss(model: Transformer, batch: Batch, label_smoothing: float, alpha: float) -> Sums:
     """Return the sums of loss and nll over the target tokens of a batch, without padding, from two forward passes.
 
     With P1 and P2 the probabilities of the two passes, which differ in dropout, the loss is the mean of their
@@ -360,7 +354,7 @@ class CompiledLoss:
             layer._compiled_call_impl = None
         self._reported, _ = compile_cost()
 
-    def __call__(self, model: Transformer, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, model: Transformer, batch: Batch, label_smoothing: float) -> Sums:
         # Where `nn.Module.__call__` looks for the compiled function.
         for layer, call in zip(self._layers, self._calls, strict=True):
             layer._compiled_call_impl = call
