@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, corpus_name
+from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair
+from nmtkit.corpora.corpus import Corpus
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files
 from nmtkit.data.cleaning import BlockExaminer, RawBlock
@@ -74,7 +75,8 @@ def inspect_pair(
     names = [entry["name"] for entry in described]
     if corpus is not None and corpus not in names:
         raise DataError(f"{run_dir}: there is no corpus {corpus!r} in this run; it has {', '.join(names)}")
-    generation = None if corpus is None else _generation(run, part, described[names.index(corpus)])
+    named = None if corpus is None else names.index(corpus)
+    texts, generation = (None, None) if named is None else _opened(run, part, described, named, mirror)
     if generation is not None:
         given, numbers = line, enumerate(generation.line_numbers(), start=1)
         line = next((pair for pair, number in numbers if number == given), 0)
@@ -93,16 +95,17 @@ def inspect_pair(
     line_of_all = sum(entry["pairs"] for entry in described[:index]) + within
     matches = np.flatnonzero(data.lines == line_of_all)
     pair = int(matches[0]) if len(matches) else None
-    generation = generation or _generation(run, part, described[index])
-    found = _texts(run, part, index, within, described[index].get("sha256", ""), mirror)
-    texts = found or (None, None)
+    if index != named:
+        texts, generation = _opened(run, part, described, index, mirror)
+    both = () if texts is None else (texts.source.open(errors="replace"), texts.target.open(errors="replace"))
+    found = next(islice(zip(*both, strict=False), within - 1, None), None)
     sides = []
-    for number, side in enumerate(SIDES):
+    for number, (side, text) in enumerate(zip(SIDES, found or (None, None), strict=True)):
         if pair is None:
-            sides.append(InspectedSide(texts[number], None, None, None))
+            sides.append(InspectedSide(text, None, None, None))
         else:
             ids = [int(token) for token in data.ids(number, pair)]
-            sides.append(InspectedSide(texts[number], tokenizer.decode(ids, side), tokenizer.pieces(ids, side), ids))
+            sides.append(InspectedSide(text, tokenizer.decode(ids, side), tokenizer.pieces(ids, side), ids))
     rule = _rule(run, index, within, *found) if part == "train" and pair is None and found else None
     if generation is not None:
         within = next(islice(generation.line_numbers(), within - 1, None))
@@ -129,39 +132,19 @@ def _rule(run: Run, index: int, line: int, source: str, target: str) -> str | No
     return next(iter([*examined.dropped, *encoded.findings.dropped]), "")
 
 
-def _generation(run: Run, part: Part, described: dict[str, Any]) -> Generation | None:
-    """Return a generated corpus; None for others, and where its text or translations are gone or have changed."""
-    data = run.recipe().data
+def _opened(
+    run: Run, part: Part, described: list[dict[str, Any]], index: int, mirror: Path | None
+) -> tuple[Corpus | None, Generation | None]:
+    """Return a corpus, and its translations if it is generated; None if it is not on this machine or has changed."""
+    data, downloader, generation = run.recipe().data, Downloader(mirror), None
     with suppress(DataError, ModelError):
-        for entry in data.train if part == "train" else ():
-            if isinstance(entry, GeneratedCorpus) and corpus_name(entry) == described["name"]:
+        for entry in data.corpora(part)[index : index + 1]:  # none for pairs that are held out of train
+            if isinstance(entry, GeneratedCorpus):
                 generation = Generation.of(entry, data, run)
-                is_same = generation.corpus().fingerprint == described.get("sha256")
-                return generation if is_same and generation.recorded() is not None else None
-    return None
-
-
-def _texts(run: Run, part: Part, index: int, line: int, sha256: str, mirror: Path | None) -> tuple[str, str] | None:
-    """Return both sides of a line of a corpus; None if the corpus is not on this machine or has changed."""
-    data, downloader = run.recipe().data, Downloader(mirror)
-    entries = data.train if part == "train" else data.valid
-    if isinstance(entries, int):
-        return None
-    entry = entries[index]
-    try:
-        if isinstance(entry, GeneratedCorpus):
-            generation = Generation.of(entry, data, run)
-            if generation.recorded() is None:
-                return None
-            corpus = generation.corpus()
-        else:
-            files = () if isinstance(entry, LocalPair) else public_files(data, entry)
-            if not all(downloader.find(file) for file in files):
-                return None
-            corpus = open_entry(data, entry, downloader)
-    except (DataError, ModelError):
-        return None
-    if corpus.fingerprint != sha256:
-        return None
-    pairs = zip(corpus.source.open(errors="replace"), corpus.target.open(errors="replace"), strict=False)
-    return next(islice(pairs, line - 1, None), None)
+                corpus = generation.corpus() if generation.recorded() else None
+            else:
+                files = () if isinstance(entry, LocalPair) else public_files(data, entry)
+                corpus = open_entry(data, entry, downloader) if all(map(downloader.find, files)) else None
+            if corpus is not None and corpus.fingerprint == described[index].get("sha256", ""):
+                return corpus, generation
+    return None, None
