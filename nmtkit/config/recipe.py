@@ -375,6 +375,12 @@ def differences(old: BaseModel, new: BaseModel) -> list[str]:
     return [f"{key} = {after[key]!r} (was {before[key]!r})" for key in before if before[key] != after[key]]
 
 
+def data_changes(old: Recipe, new: Recipe) -> list[str]:
+    """Return the changed keys of [data] and [cleaning], as `differences` does."""
+    sections = {"data": (old.data, new.data), "cleaning": (old.cleaning, new.cleaning)}
+    return [f"{name}.{change}" for name, pair in sections.items() for change in differences(*pair)]
+
+
 def _comparable(section: BaseModel) -> dict[str, Any]:
     """Return the values of a section without paths: files may move, and fingerprints cover their content."""
     values = section.model_dump(mode="json")

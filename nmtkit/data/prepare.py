@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from nmtkit.config.corpus_entries import GeneratedCorpus, corpus_name, mixture_label
 from nmtkit.config.data_schema import CleaningConfig, DataConfig
-from nmtkit.config.recipe import differences
+from nmtkit.config.recipe import data_changes
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, listed, log, progress, transfers
 from nmtkit.corpora.catalogue import catalogue
@@ -180,9 +180,7 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             return Preparation(manifest, is_new=False)
         if run.is_trained():
             stored = run.recipe(recipe.name)
-            changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
-            changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
-            changes = changes or changed_text(recipe.data, manifest) or ["the text of a corpus"]
+            changes = data_changes(stored, recipe) or changed_text(recipe.data, manifest) or ["the text of a corpus"]
             raise NmtkitError(
                 f"{run.folder} has been trained with other data (changed: {', '.join(changes)}); take another "
                 "--run-dir, or undo the change"

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from nmtkit.config.recipe import changes_that_matter, differences, to_toml
+from nmtkit.config.recipe import changes_that_matter, data_changes, differences, to_toml
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.prepare import prepare
@@ -61,10 +61,7 @@ def refuse_another_sweep(recipe: Recipe, runs: Sequence[PlannedRun], folder: Pat
     """
     prepared = Run(folder / "prepared")
     if prepared.recipe_file.is_file() and any(Run(path).is_trained() for path in folder.glob("*-seed*")):
-        old = prepared.recipe(recipe.name)
-        changes = [f"data.{change}" for change in differences(old.data, recipe.data)]
-        changes += [f"cleaning.{change}" for change in differences(old.cleaning, recipe.cleaning)]
-        _refuse_changes(folder, changes)
+        _refuse_changes(folder, data_changes(prepared.recipe(recipe.name), recipe))
     for run in runs:
         # Without a readable result the run is not finished, and `train` compares its settings.
         with suppress(DataError, KeyError, TypeError, ValidationError):

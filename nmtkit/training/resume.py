@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.recipe import changes_that_matter, differences
+from nmtkit.config.recipe import changes_that_matter, data_changes, differences
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig, TrainingLengths, read_lengths
 from nmtkit.console import counted
 from nmtkit.data.changes import changed_text, damaged_files
@@ -65,10 +65,7 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
 def _check_data(recipe: Recipe, run: Run) -> None:
     """Raise NmtkitError unless RUN/data is undamaged and was prepared with this recipe from the same text."""
     manifest, stored = read_manifest(run.data), run.recipe(recipe.name)
-    changes = [f"data.{change}" for change in differences(stored.data, recipe.data)]
-    changes += [f"cleaning.{change}" for change in differences(stored.cleaning, recipe.cleaning)]
-    if not changes:
-        changes = changed_text(recipe.data, manifest)
+    changes = data_changes(stored, recipe) or changed_text(recipe.data, manifest)
     if changes:
         advice = "undo the change, or take another --run-dir" if run.is_trained() else "run `nmtkit prepare` again"
         raise NmtkitError(
