@@ -48,7 +48,7 @@ class ParsingTask(Task):
     ) -> Callable[[Sequence[int]], Constraint]:
         from nmtkit.tasks.tree_constraint import TreePieces, whole_trees  # imports torch, which is slow
 
-        pieces = TreePieces.of(entries, eos, device)
+        pieces = TreePieces(entries, eos, device)
         if not pieces.can_open:
             raise ModelError(
                 "whole_trees cannot be used with this model: no entry of its vocabulary begins with a bracket, as "

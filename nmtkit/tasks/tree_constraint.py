@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.tasks.task import Constraint
@@ -14,28 +13,20 @@ _FORBIDDEN, _CONTINUES, _OPENS, _CLOSES, _WORD, _END = range(6)
 """Roles of vocabulary entries in the sequence of a tree; from _OPENS on, an entry begins a word of the sequence."""
 
 
-@dataclass(frozen=True)
 class TreePieces:
     """The roles of the entries of a vocabulary in the sequences of trees (see corpora/trees.py).
 
     Attributes:
-        kinds: role of each entry.
+        kinds: role of each entry [vocab].
         closers: closing bracket with the label of each opening bracket; -1 if it takes several entries, and for all
-            other entries.
-        is_bare: True for a bracket whose label has not begun.
+            other entries [vocab].
+        is_bare: True for a bracket whose label has not begun [vocab].
     """
 
-    kinds: Int[Tensor, " vocab"]
-    closers: Int[Tensor, " vocab"]
-    is_bare: Bool[Tensor, " vocab"]
-
-    @classmethod
-    def of(cls, pieces: Sequence[str], eos: int, device: torch.device | None = None) -> "TreePieces":
-        """Return the roles of the entries of a vocabulary.
-
-        Args:
-            pieces: names of all entries; an entry that begins a word begins with U+2581. Entries with ids below
-                ``eos`` are special and never generated.
+    def __init__(self, pieces: Sequence[str], eos: int, device: torch.device | None = None) -> None:
+        """Args:
+        pieces: names of all entries; an entry that begins a word begins with U+2581. Entries with ids below ``eos`` are
+            special and never generated.
         """
         index = {piece: number for number, piece in enumerate(pieces)}
         kinds = [_FORBIDDEN] * eos + [_END] + [_kind(piece) for piece in pieces[eos + 1 :]]
@@ -43,11 +34,9 @@ class TreePieces:
             index.get(f"\u2581){piece[2:]}", -1) if kind == _OPENS and len(piece) > 2 else -1
             for piece, kind in zip(pieces, kinds, strict=True)
         ]
-        return cls(
-            torch.tensor(kinds, device=device),
-            torch.tensor(closers, device=device),
-            torch.tensor([piece in ("\u2581(", "\u2581)") for piece in pieces], device=device),
-        )
+        self.kinds = torch.tensor(kinds, device=device)
+        self.closers = torch.tensor(closers, device=device)
+        self.is_bare = torch.tensor([piece in ("\u2581(", "\u2581)") for piece in pieces], device=device)
 
     @property
     def can_open(self) -> bool:

@@ -50,7 +50,7 @@ def test_a_vocabulary_of_single_characters_is_refused() -> None:
 @settings(deadline=None, max_examples=60)
 @given(tree=TREES)
 def test_every_tree_over_the_words_may_be_said_and_does_not_end_before(tree: Tree) -> None:
-    constraint = whole_trees(TreePieces.of(PIECES, EOS), [1, len(words(tree))])
+    constraint = whole_trees(TreePieces(PIECES, EOS), [1, len(words(tree))])
     ids = [BOS, *spelled(linearise(tree)), EOS]
     for place in range(1, len(ids)):
         step = torch.zeros(1, 1, len(PIECES))
@@ -66,7 +66,7 @@ def test_every_tree_over_the_words_may_be_said_and_does_not_end_before(tree: Tre
 @pytest.mark.parametrize("pieces", [WHOLE, PIECES], ids=["whole labels", "labels in pieces"])
 def test_what_is_found_is_a_tree_over_as_many_words(pieces: list[str], seed: int) -> None:
     num_words, limit = [3, 1, 5], 30
-    options = SearchOptions(n_best=4, constraints=(whole_trees(TreePieces.of(pieces, EOS), num_words),))
+    options = SearchOptions(n_best=4, constraints=(whole_trees(TreePieces(pieces, EOS), num_words),))
     random = history_table(seed, vocab=len(pieces))
     shy = torch.tensor([3.0 * piece.startswith("▁(") for piece in pieces])  # so that few begin phrases to the limit
     found = beam_search(
@@ -98,7 +98,7 @@ def test_a_closing_bracket_is_that_of_the_innermost_phrase(said: list[str]) -> N
             return  # not what the constraint allows
     ids = [BOS, *(WHOLE.index(piece) for piece in said)]
     step = torch.zeros(1, 1, len(WHOLE))
-    whole_trees(TreePieces.of(WHOLE, EOS), [99])(step, torch.tensor([[ids]]), [0])
+    whole_trees(TreePieces(WHOLE, EOS), [99])(step, torch.tensor([[ids]]), [0])
     allowed = {WHOLE[token] for token, value in enumerate(step[0, 0].tolist()) if value == 0}
     closing = {piece for piece in allowed if piece.startswith("▁)")}
     may_close = len(open_) > 1 and not said[-1].startswith("▁(")
