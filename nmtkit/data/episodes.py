@@ -320,10 +320,10 @@ class Episodes:
                 f"the training episodes have {len(values)} different returns-to-go, more than [model] return_values = "
                 f"{self._recipe.model.return_values}"
             )
-        states, mean, deviation = _Column.of(train, "states", self._data.states), [], []
-        actions = _Column.of(train, "actions", self._data.actions)
+        states, mean, deviation = _Column(train, "states", self._data.states), [], []
+        actions = _Column(train, "actions", self._data.actions)
         if not actions.is_vector and any(UNK in actions.encode(episode) for episode in valid):
-            actions = _Column.of(before, "actions", self._data.actions)  # those that best_episodes left out as well
+            actions = _Column(before, "actions", self._data.actions)  # those that best_episodes left out as well
         if states.is_vector:
             numbers = np.concatenate([states.encode(episode) for episode in train])
             # In float64, as float32 sums over millions of steps are inexact; + 1e-6 as in the code of the Decision
@@ -403,7 +403,6 @@ def normalized_states(facts: Facts, states: npt.NDArray) -> npt.NDArray:
     return ((states - facts.mean) / facts.deviation).astype(np.float32) if facts.mean else states
 
 
-@dataclass(frozen=True)
 class _Column:
     """The states or the actions of all episodes.
 
@@ -411,18 +410,14 @@ class _Column:
         names: of the entries in the vocabulary; of vectors the numbers of their elements.
     """
 
-    key: str
-    names: list[str]
-    is_vector: bool
-
-    @classmethod
-    def of(cls, episodes: Sequence[Episode], key: str, kind: str) -> "_Column":
-        if kind == "vector":
+    def __init__(self, episodes: Sequence[Episode], key: str, kind: str) -> None:
+        self.key, self.is_vector = key, kind == "vector"
+        if self.is_vector:
             first = vector_of(getattr(episodes[0], key)[0], f"{episodes[0].place}: {key}")
-            return cls(key, [str(number) for number in range(len(first))], is_vector=True)
-        names = {name_of(value, f"{each.place}: {key}") for each in episodes for value in getattr(each, key)}
-        # By length first: 2 before 10.
-        return cls(key, sorted(names, key=lambda name: (len(name), name)), is_vector=False)
+            self.names = [str(number) for number in range(len(first))]
+        else:
+            names = {name_of(value, f"{each.place}: {key}") for each in episodes for value in getattr(each, key)}
+            self.names = sorted(names, key=lambda name: (len(name), name))  # by length first: 2 before 10
 
     def encode(self, episode: Episode, *, is_known: bool = False) -> npt.NDArray:
         """Return the ids or vectors of an episode.
