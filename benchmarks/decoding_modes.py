@@ -63,13 +63,13 @@ class CompiledDecoder(StepDecoder):
         if state.length < 2 or keep_attention:
             return super().step(last_ids, state, keep_attention=keep_attention)
         x = self._embed(last_ids, state.length)
-        for number, (layer, position) in enumerate(zip(self.layers, state.open_position(), strict=True)):
+        for number, (layer, (place, keys, values)) in enumerate(zip(self.layers, state.open_position(), strict=True)):
             joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)
-            position.place.copy_(joined[:, self._d_k :])
+            place.copy_(joined[:, self._d_k :])
             attention = _by_head(state)[number]
             source = (attention.keys, attention.values, attention.bias)
             queries = joined[:, None, : self._d_k]
-            x = self._rest_of_layer(layer, self._num_heads, x, queries, position.keys, position.values, *source)
+            x = self._rest_of_layer(layer, self._num_heads, x, queries, keys, values, *source)
         state.length += 1
         return self._output(self._model.decoder_norm(x))
 

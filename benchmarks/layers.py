@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from nmtkit.config.schema import ModelConfig
 from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.attention_window import AttentionWindow
@@ -56,13 +57,18 @@ PAPER = {
 Layer = Callable[[Tensor], Tensor]
 
 
+def _attention(width: int, heads: int, window: int | None = None) -> MultiHeadAttention:
+    config = ModelConfig(d_model=width, num_heads=heads, attention_window=window)
+    return MultiHeadAttention(config, config.attention_kind(0))
+
+
 class _Bare(nn.Module):
     """softmax(Q K^T / sqrt(d_k)) V alone: queries, keys and values are what comes in."""
 
     def __init__(self, width: int, window: int | None) -> None:
         super().__init__()
         self.heads = max(1, width // HEAD_WIDTH)
-        self.attention = MultiHeadAttention(width, self.heads, width // self.heads, width // self.heads, 0.0, window)
+        self.attention = _attention(width, self.heads, window)
         self.attention.query = self.attention.key = self.attention.value = nn.Linear(1, 1)  # not used
         self.attention.output = nn.Identity()  # type: ignore[assignment]
 
@@ -75,7 +81,7 @@ class _Projected(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         heads = max(1, width // HEAD_WIDTH)
-        self.attention = MultiHeadAttention(width, heads, width // heads, width // heads, 0.0)
+        self.attention = _attention(width, heads)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention.attend(self.attention.queries(x), *self.attention.keys_values(x))
@@ -287,7 +293,7 @@ def compare_window(length: int, width: int, window: int, rounds: int, device: to
         for name, (size, most) in kinds.items():
             torch.manual_seed(1)
             layer = _Projected(width)
-            layer.attention = MultiHeadAttention(width, heads, HEAD_WIDTH, HEAD_WIDTH, 0.0, size)
+            layer.attention = _attention(width, heads, size)
             layer.to(device)
             x = torch.randn(1, length, width, device=device, requires_grad=True)
             attention.MOST_SCORES = most

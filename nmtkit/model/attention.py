@@ -29,54 +29,29 @@ class MultiHeadAttention(nn.Module):
             positions of a group.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        d_k: int,
-        d_v: int,
-        dropout: float,
-        window: int | None = None,
-        *,
-        local: AttentionWindow | None = None,
-        compression: int | None = None,
-    ) -> None:
+    def __init__(self, config: ModelConfig, kind: str = "full") -> None:
         """Args:
-        window: number of positions that self-attention sees around a position.
-        local: the blocks of positions that see each other.
-        compression: see above. Without any of the three, every position is seen.
+        kind: one that `ModelConfig.self_attention` names.
         """
         super().__init__()
         # cuDNN's attention, the first choice on an H100, takes some 30 ms to plan each new shape of a batch, and hardly
         # two batches have the same. (Measured by others, not here.)
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self.num_heads = num_heads
+        self.num_heads = config.num_heads
         self.watch: Callable[[Tensor], None] | None = None
-        self._window, self._local = window, local
-        self.compression = compression
-        self.dropout = Dropout(dropout)
-        self.query = nn.Linear(d_model, num_heads * d_k)
-        self.key = nn.Linear(d_model, num_heads * d_k)
-        self.value = nn.Linear(d_model, num_heads * d_v)
-        self.output = nn.Linear(num_heads * d_v, d_model)
-        if compression is not None:
-            self.compress_keys = nn.Linear(compression * num_heads * d_k, num_heads * d_k)
-            self.compress_values = nn.Linear(compression * num_heads * d_v, num_heads * d_v)
-
-    @classmethod
-    def of(cls, config: ModelConfig, kind: str = "full") -> "MultiHeadAttention":
-        """Return attention of a kind that `ModelConfig.self_attention` names."""
-        return cls(
-            config.d_model,
-            config.num_heads,
-            config.key_width,
-            config.value_width,
-            config.attention_dropout,
-            config.attention_window if kind == "window" else None,
-            # The blocks do not depend on `causal`; `heads` hides later positions.
-            local=AttentionWindow.of_kind(kind, config, causal=True) if kind == "local" else None,
-            compression=config.compression if kind == "compressed" else None,
-        )
+        self._window = config.attention_window if kind == "window" else None
+        # The blocks do not depend on `causal`; `heads` hides later positions.
+        self._local = AttentionWindow.of_kind(kind, config, causal=True) if kind == "local" else None
+        self.compression = config.compression if kind == "compressed" else None
+        self.dropout = Dropout(config.attention_dropout)
+        keys, values = config.num_heads * config.key_width, config.num_heads * config.value_width
+        self.query = nn.Linear(config.d_model, keys)
+        self.key = nn.Linear(config.d_model, keys)
+        self.value = nn.Linear(config.d_model, values)
+        self.output = nn.Linear(values, config.d_model)
+        if self.compression is not None:
+            self.compress_keys = nn.Linear(self.compression * keys, keys)
+            self.compress_values = nn.Linear(self.compression * values, values)
 
     def _split(self, x: Float[Tensor, "batch length joined"]) -> Float[Tensor, "batch heads length head_width"]:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)

@@ -69,7 +69,7 @@ class DecoderOnly(Transformer):
         from_target = target_in.gather(1, offset.clamp(0, target - 1))
         from_source = source.gather(1, position.clamp(max=source.size(1) - 1).expand(batch, -1))
         ids = torch.where(offset < 0, from_source, from_target)
-        x = self._embed(ids, "target")
+        x = self.embed(ids, "target")
         prefix = lengths if self.config.source_attention == "full" else None
         for layer in self.decoder:
             x = layer(x, None, True, prefix)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from nmtkit.model.attention import attention_mask
 from nmtkit.model.packed_linear import PreparedLinear, joined_by_head, prepared_norm
 from nmtkit.model.step_attention import SourceMaps, scaled_queries
 from nmtkit.model.transformer import DecoderLayer, Residual, SelfAttentionLayer, Transformer
@@ -70,7 +71,7 @@ def encode_with(
     source_lengths: Int[Tensor, " batch"],
 ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
     """Return the result of `Transformer.encode`, with prepared layers instead of the model's."""
-    x, mask = model.begin_encoding(source, source_lengths)
+    x, mask = model.embed(source, "source"), attention_mask(source_lengths, source.device)
     for layer in layers:
         heads = layer.attention.heads
         x = layer(x, lambda queries, keys, values, heads=heads: heads(queries, keys, values, mask))  # type: ignore[misc]

@@ -6,8 +6,6 @@ reordered by one copy per step; attention to the source is prepared once per sen
 are packed (packed_linear.py).
 """
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -89,29 +87,16 @@ class StepDecoder:
         return torch.add(row.to(table.dtype), read, alpha=self._model.embedding_factor)
 
     def _attend_to_self(
-        self, x: Float[Tensor, "rows width"], residual: Tensor, layer: PreparedLayer, position: "_Position"
+        self, x: Float[Tensor, "rows width"], residual: Tensor, layer: PreparedLayer, views: tuple[Tensor, ...]
     ) -> Float[Tensor, "rows width"]:
         """Return ``residual`` plus attention to earlier positions."""
         joined = layer.queries_keys_values(x).view(x.size(0) * self._num_heads, -1)  # grouped by head
         queries, keys_values = joined.tensor_split((self._d_k,), 1)
-        position.place.copy_(keys_values)
-        scores = torch.bmm(queries.unsqueeze(1), position.keys)  # [rows x heads, 1, length]
-        attended = torch.bmm(torch.softmax(scores, -1), position.values)
+        place, seen_keys, seen_values = views  # see `StepState.open_position`
+        place.copy_(keys_values)
+        scores = torch.bmm(queries.unsqueeze(1), seen_keys)  # [rows x heads, 1, length]
+        attended = torch.bmm(torch.softmax(scores, -1), seen_values)
         return layer.output.add(attended.view(x.size(0), -1), residual)
-
-
-class _Position(NamedTuple):
-    """Views of one layer's keys and values: of the next position, and of all positions up to it.
-
-    Attributes:
-        place: [rows x heads, d_k + d_v].
-        keys: [rows x heads, d_k, length], ``place`` counted; with an attention window only those it sees.
-        values: [rows x heads, length, d_v], likewise.
-    """
-
-    place: Tensor
-    keys: Tensor
-    values: Tensor
 
 
 class StepState:
@@ -162,14 +147,18 @@ class StepState:
         """First position that the next one sees; 0 without an attention window."""
         return 0 if self._before is None else max(0, self.length - self._before)
 
-    def open_position(self) -> list["_Position"]:
-        """Return room for the next position, per layer."""
+    def open_position(self) -> list[tuple[Tensor, ...]]:
+        """Return for each layer the place of the next position's keys and values, and all those that it sees.
+
+        They are views: the place [rows x heads, d_k + d_v], then keys [rows x heads, d_k, length] and values [rows x
+        heads, length, d_v], with the place at their end.
+        """
         seen = self._buffer[self._first : self.length + 1]
         by_head = seen.view(seen.size(0), seen.size(1), seen.size(2) * self._num_heads, -1)
         places = by_head[-1].unbind(0)
         keys = by_head[..., : self._d_k].permute(1, 2, 3, 0).unbind(0)
         values = by_head[..., self._d_k :].permute(1, 2, 0, 3).unbind(0)
-        return [_Position(*views) for views in zip(places, keys, values, strict=True)]
+        return list(zip(places, keys, values, strict=True))
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         """Keep, drop or repeat hypotheses: row i of the result is row ``rows.flatten()[i]`` of before.

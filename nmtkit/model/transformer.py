@@ -95,7 +95,7 @@ class SelfAttentionLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, number: int = 0) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention.of(config, config.attention_kind(number))
+        self.self_attention = MultiHeadAttention(config, config.attention_kind(number))
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
@@ -118,8 +118,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention.of(config, "full" if config.attention_window is None else "window")
-        self.source_attention = MultiHeadAttention.of(config)
+        self.self_attention = MultiHeadAttention(config, "full" if config.attention_window is None else "window")
+        self.source_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
@@ -230,7 +230,7 @@ class Transformer(nn.Module):
             return ids.masked_fill(ids == BOS, EOS)
         return ids
 
-    def _embed(self, ids: Int[Tensor, "batch length"], side: str) -> Float[Tensor, "batch length width"]:
+    def embed(self, ids: Int[Tensor, "batch length"], side: str) -> Float[Tensor, "batch length width"]:
         table = self.embeddings["shared" if "shared" in self.embeddings else side]
         x = F.embedding(self.read_ids(ids, side), table) * self.embedding_factor
         return self.dropout(x + self.position_rows(side, 0, ids.size(1)).to(x.dtype))
@@ -252,16 +252,10 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
         """Return the encoder's states, and a mask that is True for tokens (None: no padding)."""
-        x, mask = self.begin_encoding(source, source_lengths)
+        x, mask = self.embed(source, "source"), attention_mask(source_lengths, source.device)
         for layer in self.encoder:
             x = layer(x, mask)
         return self.encoder_norm(x), mask
-
-    def begin_encoding(
-        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]
-    ) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
-        """Return the input of the first encoder layer, and the mask of `encode`."""
-        return self._embed(source, "source"), attention_mask(source_lengths, source.device)
 
     def decode(
         self,
@@ -275,7 +269,7 @@ class Transformer(nn.Module):
             target_in: begin symbol and target tokens.
             source, source_mask: results of `encode`.
         """
-        x = self._embed(target_in, "target")
+        x = self.embed(target_in, "target")
         for layer in self.decoder:
             x = layer(x, source, source_mask)
         return self.decoder_norm(x)

@@ -22,7 +22,8 @@ WIDTH, HEADS = 12, 2
 
 def attention_of(window: int | None) -> MultiHeadAttention:
     torch.manual_seed(1)
-    return MultiHeadAttention(WIDTH, HEADS, 5, 3, 0.0, window).double()
+    config = ModelConfig(d_model=WIDTH, num_heads=HEADS, d_k=5, d_v=3, attention_window=window)
+    return MultiHeadAttention(config, config.attention_kind(0)).double()
 
 
 def model_of(window: int | None, **changes: Any) -> Transformer:

@@ -178,7 +178,7 @@ def test_what_is_folded(lengths: tuple[int, ...], dtype: torch.dtype | None, is_
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_with_weights_in_16_bits_as_on_a_gpu_nothing_is_folded(dtype: torch.dtype | None) -> None:
-    attention = MultiHeadAttention(12, 2, 6, 6, 0.0)
+    attention = MultiHeadAttention(ModelConfig(d_model=12, num_heads=2))
     for stored, is_folded in ((torch.float32, dtype is None), (torch.bfloat16, False)):
         looked = SourceMaps(attention.to(stored), dtype).look_at(torch.zeros(1, 4, 12, dtype=stored), None)
         assert isinstance(looked, Folded) == is_folded

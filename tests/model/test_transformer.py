@@ -220,7 +220,7 @@ def test_the_whole_model_equals_torchs_stacks_forward_and_backward(norm: str) ->
 
 def test_attention_of_any_head_width_equals_equation_1() -> None:
     torch.manual_seed(4)
-    attention = MultiHeadAttention(d_model=10, num_heads=3, d_k=5, d_v=7, dropout=0.0).double()
+    attention = MultiHeadAttention(ModelConfig(d_model=10, num_heads=3, d_k=5, d_v=7)).double()
     shake(attention)
     x, y = torch.randn(2, 4, 10, dtype=torch.float64), torch.randn(2, 6, 10, dtype=torch.float64)
     lengths = torch.tensor([6, 4])
