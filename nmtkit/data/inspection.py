@@ -140,7 +140,7 @@ def _opened(
     with suppress(DataError, ModelError):
         for entry in data.corpora(part)[index : index + 1]:  # none for pairs that are held out of train
             if isinstance(entry, GeneratedCorpus):
-                generation = Generation.of(entry, data, run)
+                generation = Generation(entry, data, run)
                 corpus = generation.corpus() if generation.recorded() else None
             else:
                 files = () if isinstance(entry, LocalPair) else public_files(data, entry)

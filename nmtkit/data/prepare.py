@@ -290,7 +290,7 @@ def _open_corpora(data: DataConfig, run: Run, mirror: Path | None) -> _Corpora:
                 near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
                 log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
     generated = {
-        number: Generation.of(entry, data, run)
+        number: Generation(entry, data, run)
         for number, entry in enumerate(data.train)
         if isinstance(entry, GeneratedCorpus)
     }
