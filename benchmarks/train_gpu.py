@@ -140,7 +140,7 @@ def measure(name: str, mode: str, workers: Workers, options: argparse.Namespace,
     training = training_of(name, mode, options)
     if workers.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(workers.device)
-    state = TrainingState.new(model_of(name), training, (VOCABULARY[name],) * 2, workers.device)
+    state = TrainingState(model_of(name), training, (VOCABULARY[name],) * 2, workers.device)
     compiled_before = compile_cost() if mode == "compiled" else (0, 0.0)
     with closing(train_updates(state, data, workers)) as updates:
         begun = time.perf_counter()

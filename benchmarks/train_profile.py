@@ -102,7 +102,7 @@ def main() -> None:
         benchmark.prepare(folder, arguments, arguments.tokens_per_update)
         recipe = load_recipe(str(folder / "recipe-for-training.toml"))
         workers = Workers.start("cpu", arguments.precision, arguments.threads)
-        state = TrainingState.new(recipe.model, recipe.training, (8000, 8000), workers.device)
+        state = TrainingState(recipe.model, recipe.training, (8000, 8000), workers.device)
         updates = loop.train_updates(state, PairData(folder / "data" / "train"), workers)
         for _ in range(3):
             next(updates)

@@ -160,7 +160,7 @@ def _hardware(
     workers = Workers.start((device_type or "auto").lower(), precision, threads, for_training=True)
     if workers.device.type != "cpu" or recipe.model.has_actions:  # no ids, of which a trial is made
         return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)
-    state = TrainingState.new(recipe.model, recipe.training, vocab_sizes, workers.device)
+    state = TrainingState(recipe.model, recipe.training, vocab_sizes, workers.device)
     with noticing_other_load():
         chosen, rates = try_precision(state, workers)
     return Hardware.here(workers.device, chosen, devices, mfu=mfu, reached=rates[chosen])

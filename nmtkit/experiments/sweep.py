@@ -143,7 +143,7 @@ def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> Worker
         if precision is None:
             tokenizer = own.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-            state = TrainingState.new(run.recipe.model, run.recipe.training, sizes, workers.device)
+            state = TrainingState(run.recipe.model, run.recipe.training, sizes, workers.device)
             precision = settle_precision(run.recipe, state, None, workers)[1].precision
         else:
             log.info("precision: %s, as in the first run of the sweep", precision)

@@ -324,7 +324,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         _check_comparable(saved, last, workers)
         tokenizer = run.tokenizer()
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-        state = TrainingState.new(recipe.model, recipe.training, sizes, workers.device)
+        state = TrainingState(recipe.model, recipe.training, sizes, workers.device)
         expected = Progress(**saved["progress"])
         first = 1
         if len(found) == 2:

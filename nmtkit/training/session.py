@@ -129,7 +129,7 @@ class _Session:
         self._tokenizer = run.tokenizer()
         self._data = training_pairs(recipe, run, manifest, workers, lambda: self._stop.number is not None)
         self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
-        self._state = TrainingState.new(recipe.model, recipe.training, self._vocab_sizes, workers.device)
+        self._state = TrainingState(recipe.model, recipe.training, self._vocab_sizes, workers.device)
         saved = resume(self._state, run, recipe, manifest["fingerprint"], workers)
         init_sha256 = saved["init_sha256"] if saved else initial_sha256(recipe)
         # Before the precision is settled, which depends on the state: else exchanges of processes would differ.

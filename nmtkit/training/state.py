@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,38 +119,30 @@ class Progress(Counters):
         return {f"{name} = {limit:g}": min(1.0, done / limit) for name, limit, done in limits if limit is not None}
 
 
-@dataclass
 class TrainingState:
     """A model in training and its settings; with ``ema_decay`` also the moving average of its weights, in float32."""
 
-    model: Transformer
-    optimizer: torch.optim.Optimizer
-    training: TrainingConfig
-    progress: Progress = field(default_factory=Progress)
-    average: dict[str, Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def new(
-        cls,
+    def __init__(
+        self,
         config: ModelConfig,
         training: TrainingConfig,
         vocab_sizes: tuple[int, int],
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-    ) -> "TrainingState":
-        """Return a model with initial weights that depend on the seed alone, not on device or process.
+    ) -> None:
+        """Make a model with initial weights that depend on the seed alone, not on device or process.
 
         Raises:
             NmtkitError: training.freeze names no part of the model, or all of it.
         """
+        self.training, self.progress, self.average = training, Progress(), dict[str, Tensor]()
         torch.manual_seed(training.seed)
         with holding_model():
             # Built on the CPU, whose random numbers are the same with any device.
-            model = build_model(config, *vocab_sizes).to(device=device, dtype=dtype)
-        freeze(model, training.freeze)
-        state = cls(model, new_optimizer(model, training), training)
-        state.start_from(model.state_dict())
-        return state
+            self.model: Transformer = build_model(config, *vocab_sizes).to(device=device, dtype=dtype)
+        freeze(self.model, training.freeze)
+        self.optimizer = new_optimizer(self.model, training)
+        self.start_from(self.model.state_dict())
 
     def start_from(self, weights: dict[str, Tensor]) -> None:
         """Replace the initial weights, and begin the moving average with them."""

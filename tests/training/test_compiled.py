@@ -47,7 +47,7 @@ def data(tmp_path: Path) -> PairData:
 
 def weights_after(data: PairData, updates: int, **changes: object) -> dict[str, torch.Tensor]:
     training = TrainingConfig.model_validate({**TRAINING, **changes})
-    state = TrainingState.new(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
+    state = TrainingState(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
     run(state, data, training, updates)
     return {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
 
@@ -80,7 +80,7 @@ def test_compile_is_heeded(data: PairData, compiled_calls: list[str]) -> None:
 
 def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls: list[str]) -> None:
     training = TrainingConfig.model_validate({**TRAINING, "compile": True})
-    state = TrainingState.new(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
+    state = TrainingState(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
     names = list(state.model.state_dict())
     next(train_updates(state, data, ALONE))
     compiled_calls.clear()
@@ -91,7 +91,7 @@ def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls
 
 
 def test_what_compiling_cost_is_logged_once(compiled_calls: list[str], logged: pytest.LogCaptureFixture) -> None:
-    state = TrainingState.new(
+    state = TrainingState(
         ModelConfig.model_validate(MODEL), TrainingConfig.model_validate(TRAINING), (20, 20), ALONE.device
     )
     loss = CompiledLoss(batch_loss, state.model)
@@ -139,7 +139,7 @@ results = []
 for compiled in (False, True):
     training = TrainingConfig.model_validate({**settings, "compile": compiled})
     workers = Workers(0, 1, torch.device("cpu"), "float32")
-    state = TrainingState.new(ModelConfig.model_validate(model), training, (20, 20), workers.device)
+    state = TrainingState(ModelConfig.model_validate(model), training, (20, 20), workers.device)
     updates = list(itertools.islice(train_updates(state, PairData(folder), workers), 25))
     results.append([[u.loss, u.gradient_norm] for u in updates])
 print(json.dumps([*results, compile_cost()[0]]))

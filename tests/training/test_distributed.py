@@ -61,7 +61,7 @@ results = {}
 
 def new_state(**changes):
     config = ModelConfig.model_validate({**model, **changes})
-    return TrainingState.new(config, training, (20, 20), workers.device, torch.float64)
+    return TrainingState(config, training, (20, 20), workers.device, torch.float64)
 
 def run(name, state, count):
     flags = lambda: [1.0 + workers.rank, 10.0]
@@ -154,7 +154,7 @@ def results_of(two: Path) -> list[dict[str, Any]]:
 
 def alone(folder: Path, updates: int, **changes: object) -> TrainingState:
     training = TrainingConfig.model_validate({**TRAINING, **changes})
-    state = TrainingState.new(
+    state = TrainingState(
         ModelConfig.model_validate(MODEL), training, (VOCAB, VOCAB), torch.device("cpu"), torch.float64
     )
     run(state, PairData(folder), training, updates)

@@ -40,7 +40,7 @@ def training_config(**changes: object) -> TrainingConfig:
 
 def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float64, **model: object) -> TrainingState:
     config = ModelConfig.model_validate({**TINY, **model})
-    return TrainingState.new(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
+    return TrainingState(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
 
 
 def watch_gradients(state: TrainingState) -> list[Weights]:

@@ -49,7 +49,7 @@ def training_config(**changes: object) -> TrainingConfig:
 
 def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float64, **model: object) -> TrainingState:
     config = ModelConfig.model_validate({**MODEL, **model})
-    return TrainingState.new(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
+    return TrainingState(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
 
 
 def plan_of(data: PairData, training: TrainingConfig) -> EpochPlan:

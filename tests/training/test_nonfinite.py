@@ -55,7 +55,7 @@ def config(**changes: object) -> TrainingConfig:
 
 
 def new_state(training: TrainingConfig, **model: object) -> TrainingState:
-    return TrainingState.new(ModelConfig.model_validate({**SIZES, **model}), training, (VOCAB, VOCAB), ALONE.device)
+    return TrainingState(ModelConfig.model_validate({**SIZES, **model}), training, (VOCAB, VOCAB), ALONE.device)
 
 
 def copy_of(tensors: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -225,7 +225,7 @@ from nmtkit.distributed.workers import Workers
 folder, output, sizes, training = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:5])
 workers = Workers.start("cpu", "fp16", threads=1)
 training = TrainingConfig.model_validate(training)
-state = TrainingState.new(ModelConfig.model_validate(sizes), training, (20, 20), workers.device)
+state = TrainingState(ModelConfig.model_validate(sizes), training, (20, 20), workers.device)
 def poisoned(*arguments):
     loss, nll = batch_loss(*arguments)
     step = state.progress.step + 1
@@ -276,14 +276,13 @@ class Project:
 
         loaded = load_recipe(str(self.recipe), overrides)
         prepare(loaded, run_dir, workers=1)
-        new = TrainingState.new.__func__  # type: ignore[attr-defined]
 
         def watched(*arguments: Any) -> TrainingState:
-            poison.state = new(TrainingState, *arguments)
+            poison.state = TrainingState(*arguments)
             return poison.state
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module.TrainingState, "new", watched)
+            patch.setattr(module, "TrainingState", watched)
             return train(loaded, run_dir, Workers.start("cpu", loaded.training.precision, 1))
 
 
@@ -471,12 +470,11 @@ from nmtkit.training.state import TrainingState
 from nmtkit.distributed.workers import Workers
 
 workers = Workers.start("cpu", "float32", threads=1)
-new = TrainingState.new
 states = []
 def watched(*arguments):
-    states.append(new(*arguments))
+    states.append(TrainingState(*arguments))
     return states[-1]
-train.TrainingState.new = watched
+train.TrainingState = watched
 def poisoned(*arguments):
     loss, nll = batch_loss(*arguments)
     place = states[-1].progress

@@ -51,7 +51,7 @@ def config(**changes: object) -> TrainingConfig:
 
 def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float32, **model: object) -> TrainingState:
     sizes = ModelConfig.model_validate({**TINY, **model})
-    return TrainingState.new(sizes, training, (VOCAB, VOCAB), ALONE.device, dtype)
+    return TrainingState(sizes, training, (VOCAB, VOCAB), ALONE.device, dtype)
 
 
 def copy_of(weights: Weights) -> Weights:

@@ -147,7 +147,7 @@ def state_of(changes: dict[str, Any] | None = None, **model: object) -> Training
     }
     training = TrainingConfig.model_validate({"ema_decay": 0.9, **(changes or {})})
     config = ModelConfig.model_validate({**small, **model})
-    return TrainingState.new(config, training, (30, 20), ALONE.device)
+    return TrainingState(config, training, (30, 20), ALONE.device)
 
 
 @pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0}])

@@ -56,7 +56,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
     run, recipe = tiny.copy(tmp_path / "run"), load_recipe(str(tiny.recipe), ["training.validate_bleu=false"])
     tokenizer, workers = Run(run).tokenizer(), tiny.workers()
     sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    model = TrainingState.new(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
+    model = TrainingState(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
     expected = Validator(recipe, Run(run), tokenizer, workers, None)(model)
     tried: list[int] = []
 
@@ -89,7 +89,7 @@ def test_the_clock_of_what_was_done_at_a_save_starts_after_a_resume_too(
 def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyProject, run: Path) -> None:
     tiny.train(run, "training.max_steps=8")
     first, last = sorted((run / "resume").iterdir())
-    state = TrainingState.new(*_model_of(tiny, run), torch.device("cpu"))
+    state = TrainingState(*_model_of(tiny, run), torch.device("cpu"))
     state.load(last)
     saved = read_json(last / "state.json")
     extra = {key: value for key, value in saved.items() if key not in ("progress", "versions", "files")}
