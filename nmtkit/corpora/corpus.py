@@ -41,33 +41,23 @@ FACTS_SPLITS = {f"builtin/facts-{split}": split for split in facts.SPLITS}
 
 
 @dataclass(frozen=True)
-class Lines:
-    """The lines that ``read`` yields, from the first one at each iteration."""
-
-    read: Callable[[], Iterator[bytes]]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self.read()
-
-
-@dataclass(frozen=True)
 class TextSource:
     """One side of a parallel corpus, which several readers can read at once.
 
     Attributes:
         name: path or ``archive.tgz:member``, for messages.
-        raw_lines: the lines as bytes with their line ends, from the first one at each iteration.
+        read: function that yields the lines as bytes with their line ends, from the first one at each call.
     """
 
     name: str
-    raw_lines: Iterable[bytes] = field(repr=False)
+    read: Callable[[], Iterator[bytes]] = field(repr=False)
 
     def open(self, *, errors: Literal["strict", "replace", "surrogateescape"] = "strict") -> LineReader:
         """Return a new reader of the lines. Nothing is opened before the first iteration.
 
         Iterating raises DataError if the text cannot be read or is damaged, or under ``strict`` if it is not UTF-8.
         """
-        return LineReader(self.raw_lines, name=self.name, errors=errors)
+        return LineReader(self.read(), name=self.name, errors=errors)
 
 
 @dataclass(frozen=True)
@@ -134,8 +124,8 @@ def open_corpus(name: str, source_language: str, target_language: str, downloade
     check_corpus(name, source_language, target_language)
     if name in FACTS_SPLITS:
         split = FACTS_SPLITS[name]
-        source = TextSource(f"{name}.source", Lines(partial(facts.source_lines, split)))
-        target = TextSource(f"{name}.target", Lines(partial(facts.target_lines, split)))
+        source = TextSource(f"{name}.source", partial(facts.source_lines, split))
+        target = TextSource(f"{name}.target", partial(facts.target_lines, split))
         return Corpus(name, source, target, (), facts.fingerprint(split))
     entry = find_entry(name)
     if entry is None:
@@ -156,9 +146,9 @@ def _builtin_corpus(name: str, *, is_swapped: bool) -> Corpus:
     else:
         pairs = [(pair.source, pair.target) for pair in synthetic.generate(split)]
     texts = {f"{name}.en": [source for source, _ in pairs], f"{name}.de": [target for _, target in pairs]}
-    sides = [TextSource(key, [f"{line}\n".encode() for line in lines]) for key, lines in texts.items()]
+    sides = [TextSource(key, partial(iter, [f"{line}\n".encode() for line in lines])) for key, lines in texts.items()]
     source, target = reversed(sides) if is_swapped else sides
-    identities = [hashlib.sha256(b"".join(side.raw_lines)).hexdigest() for side in (source, target)]
+    identities = [hashlib.sha256(b"".join(side.read())).hexdigest() for side in (source, target)]
     return Corpus(name, source, target, (), _fingerprint(identities))
 
 
@@ -220,7 +210,7 @@ def local_text(path: Path, *, whole_lines: bool = False) -> TextSource:
     if text_format in ("tsv", "tmx"):
         raise DataError(f"{path}: holds several texts; write the one that is meant to a file of its own")
     unread = CorpusFile(file, None, 0, "")  # without size and checksum, as a pipe can be read only once
-    return TextSource(str(path), StoredText(unread, member, text_format, ""))
+    return TextSource(str(path), partial(iter, StoredText(unread, member, text_format, "")))
 
 
 def local_lines(path: Path, errors: Literal["strict", "replace"]) -> LineReader:
@@ -309,7 +299,7 @@ def stored_corpus(name: str, source: Sequence[StoredText], target: Sequence[Stor
     sides = []
     for texts in (source, target):
         more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-        sides.append(TextSource(f"{texts[0].name}{more}", Lines(partial(itertools.chain.from_iterable, texts))))
+        sides.append(TextSource(f"{texts[0].name}{more}", partial(itertools.chain.from_iterable, texts)))
     files = tuple(dict.fromkeys(text.file for text in (*source, *target)))
     return Corpus(name, sides[0], sides[1], files, _fingerprint([text.identity for text in (*source, *target)]))
 

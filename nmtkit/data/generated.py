@@ -18,7 +18,7 @@ from typing import Any
 from nmtkit.config.corpus_entries import MANY_LANGUAGES, GeneratedCorpus, Noise, corpus_name
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig
-from nmtkit.corpora.corpus import Corpus, Lines, TextSource
+from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
@@ -114,7 +114,7 @@ class Generation:
         text = self.entry.generate
         sides = ("source", "target") if self.entry.side == "target" else ("target", "source")
         names = {sides[0]: str(text), sides[1]: str(self.path)}
-        source, target = (TextSource(names[side], Lines(partial(self._lines, side))) for side in ("source", "target"))
+        source, target = (TextSource(names[side], partial(self._lines, side)) for side in ("source", "target"))
         noise = self.entry.noise and [self.entry.noise.model_dump(), self.entry.seed]
         made_from = json.dumps([self.entry.side, self.made_from, noise], sort_keys=True)
         file = CorpusFile(text, None, text.stat().st_size, self.made_from["input_sha256"])

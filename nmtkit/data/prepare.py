@@ -13,6 +13,7 @@ import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -223,7 +224,7 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
     for number, generation in corpora.generated.items():
         if generation in unfinished:
             log.warning("%s: not generated yet, so the check leaves it out", generation.name)
-            nothing = TextSource(generation.name, [])
+            nothing = TextSource(generation.name, partial(iter, ()))
             corpora.train[number] = replace(corpora.train[number], source=nothing, target=nothing)
     with run.locked("prepare"):
         is_prepared = run.is_prepared()

@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.corpora.corpus import Corpus, Lines
+from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
 from nmtkit.text.normalization import FIELD_MARK
@@ -44,7 +44,7 @@ class LabelTask(Task):
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
         source, target = (
-            replace(text, raw_lines=Lines(partial(self._checked_lines, corpus, side)))
+            replace(text, read=partial(self._checked_lines, corpus, side))
             for side, text in enumerate((corpus.source, corpus.target))
         )
         return replace(corpus, source=source, target=target)
@@ -53,7 +53,7 @@ class LabelTask(Task):
         """Yield the lines of one side of a corpus as the model reads them, after a check of both sides."""
         sides = (corpus.source, corpus.target)
         names = [each.name for each in sides]
-        for number, lines in enumerate(zip_longest(*(each.raw_lines for each in sides)), start=1):
+        for number, lines in enumerate(zip_longest(*(each.read() for each in sides)), start=1):
             # The other side is longer: the reader of both reports that.
             if lines[side] is None:
                 return

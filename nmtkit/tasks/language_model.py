@@ -4,11 +4,11 @@ A line of a text is stored as its tokens with NEWLINE after them, so the lines o
 text. The source of a line is NEWLINE alone, and is never read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from nmtkit.corpora.corpus import Corpus, Lines
+from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.tasks.task import Output, Task
 from nmtkit.text.normalization import NEWLINE, TAB
 
@@ -26,9 +26,8 @@ class LanguageModelTask(Task):
         self.description = f"{text}, which the model continues"
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        text = corpus.target.raw_lines
-        source = replace(corpus.source, raw_lines=Lines(partial(_marked, text, keeps_text=False)))
-        return replace(corpus, source=source, target=replace(corpus.target, raw_lines=Lines(partial(_marked, text))))
+        source = replace(corpus.source, read=partial(_marked, corpus.target, keeps_text=False))
+        return replace(corpus, source=source, target=replace(corpus.target, read=partial(_marked, corpus.target)))
 
     def model_source(self, line: str) -> str:
         return NEWLINE
@@ -45,10 +44,10 @@ def text_of(generated: str) -> str:
     return generated.replace(NEWLINE, "\n").replace(TAB, "\t")
 
 
-def _marked(lines: Iterable[bytes], *, keeps_text: bool = True) -> Iterator[bytes]:
+def _marked(text: TextSource, *, keeps_text: bool = True) -> Iterator[bytes]:
     """Yield lines with NEWLINE before their ends, or only that."""
     mark, tab = NEWLINE.encode(), TAB.encode()
-    for line in lines:
+    for stored in text.read():
         # Tabs are marked before the normalisation, some steps of which would make them blanks.
-        text = line.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if keeps_text else b""
-        yield text + mark + b"\n"
+        line = stored.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if keeps_text else b""
+        yield line + mark + b"\n"

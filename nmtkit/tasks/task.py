@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.corpora.corpus import Corpus, Lines, TextSource
+from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.errors import ModelError
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -30,14 +30,14 @@ def converted(text: TextSource, convert: Callable[[str, str, int], str]) -> Text
     """Return a text with each line converted by a function of the line, the name of the text and the line's number."""
 
     def lines() -> Iterator[bytes]:
-        for number, stored in enumerate(text.raw_lines, start=1):
+        for number, stored in enumerate(text.read(), start=1):
             line = stored.removesuffix(b"\n")
             # Line ends and bytes that are not UTF-8 stay as they are: the reader of the text counts or names them.
             end = b"\r\n" if line.endswith(b"\r") else b"\n"
             new = convert(line.removesuffix(b"\r").decode("utf-8", "surrogateescape"), text.name, number)
             yield new.encode("utf-8", "surrogateescape") + end
 
-    return replace(text, raw_lines=Lines(lines))
+    return replace(text, read=lines)
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,8 @@ def test_extractors_are_in_the_order_of_the_papers_table_3(
 def test_it_is_opened_as_a_corpus_in_english_only() -> None:
     corpus = open_corpus("builtin/facts-valid", "en", "en", Downloader(None))
     expected = list(generate("valid"))
-    assert [line.decode() for line in corpus.source.raw_lines] == [f"{one.source}\n" for one in expected]
-    assert [line.decode() for line in corpus.target.raw_lines] == [f"{one.target}\n" for one in expected]
+    assert [line.decode() for line in corpus.source.read()] == [f"{one.source}\n" for one in expected]
+    assert [line.decode() for line in corpus.target.read()] == [f"{one.target}\n" for one in expected]
     assert len(expected) == SPLITS["valid"]
     assert corpus.fingerprint == fingerprint("valid") != fingerprint("test")
     with pytest.raises(DataError, match='"builtin/facts-valid" has no en-de'):

@@ -1,4 +1,5 @@
 import gzip
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,9 @@ def test_training_text_has_sequences_and_says_where_a_tree_is_none(tmp_path: Pat
 
 
 def test_text_that_is_no_tree_is_refused_with_its_line() -> None:
-    texts = TextSource("a.en", [b"a\n"]), TextSource("a.de", [b"(S (NN a))\n", b"no tree\n"])
+    texts = (
+        TextSource("a.en", partial(iter, [b"a\n"])),
+        TextSource("a.de", partial(iter, [b"(S (NN a))\n", b"no tree\n"])),
+    )
     with pytest.raises(DataError, match=r"a\.de, line 2: 'no' outside of a tree"):
         list(ParsingTask("tagged-trees").training_corpus(Corpus("mine", *texts, (), "")).target.open())

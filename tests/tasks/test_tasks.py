@@ -1,8 +1,8 @@
 """A task is one object: two that are defined here alone are prepared, trained, decoded and scored like translation."""
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,16 +35,9 @@ RECIPE = (
 )
 
 
-@dataclass(frozen=True)
-class Mapped:
-    """Lines that a function has changed."""
-
-    task: Task
-    lines: Iterable[bytes]
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self.lines:
-            yield self.task.model_source(line.decode()).encode() + b"\n"
+def mapped(task: Task, text: TextSource) -> Iterator[bytes]:
+    for line in text.read():
+        yield task.model_source(line.decode()).encode() + b"\n"
 
 
 class Continuation(Task):
@@ -54,7 +47,7 @@ class Continuation(Task):
         self.text = text
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        source = TextSource(corpus.source.name, Mapped(self, corpus.source.raw_lines))
+        source = TextSource(corpus.source.name, partial(mapped, self, corpus.source))
         return Corpus(corpus.name, source, corpus.target, corpus.files, corpus.fingerprint)
 
     def model_source(self, line: str) -> str:
