@@ -366,7 +366,7 @@ class _Preparer:
 
     def __init__(self, recipe: Recipe, corpora: _Corpora, workers: int | None, *, may_stop: bool) -> None:
         """Read the pairs of the validation and test sets, without cleaning them."""
-        self._recipe, self._data, self._workers = recipe, recipe.data, workers
+        self._recipe, self._data, self._task, self._workers = recipe, recipe.data, task_of(recipe.data), workers
         if recipe.cleaning.wrong_language != "off":
             for code in (*recipe.data.source_languages, *recipe.data.target_languages):
                 language_test(code)  # fails here if py3langid is not installed, or does not know a language
@@ -398,7 +398,7 @@ class _Preparer:
         for name, corpus in corpora.tests.items():
             if not self._tests[name]:
                 raise DataError(f"{corpus.source.name}: the test set is empty")
-            if not task_of(self._data).has_source and not any(target for _, target in self._tests[name]):
+            if not self._task.has_source and not any(target for _, target in self._tests[name]):
                 raise DataError(f"{corpus.source.name}: the test text has no characters to predict")
 
     def _read_set(self, corpus: Corpus, role: str, data: DataConfig) -> list[Pair]:
@@ -407,7 +407,7 @@ class _Preparer:
         if len(sources) != len(targets):
             raise DataError(explain_line_counts(corpus, self._data, len(sources), len(targets))[1])
         self._describe(corpus, role, counts_of(source, target))
-        pairs, task = list(zip(sources, targets, strict=True)), task_of(self._data)
+        pairs, task = list(zip(sources, targets, strict=True)), self._task
         for number, pair in enumerate(pairs, start=1):
             task.check_pair(*pair, [source.name, target.name], number)
             if task.has_labels and role == "test" and not all(side.strip() for side in pair):
@@ -505,8 +505,8 @@ class _Preparer:
 
     def _as_trained(self, pair: Pair) -> Pair:
         """Return a pair of a validation or test set in the form of training text."""
-        task = task_of(self._data)
-        return task.model_source(pair[0]), task.model_target(pair[1], "a target of a validation or test set")
+        target = self._task.model_target(pair[1], "a target of a validation or test set")
+        return self._task.model_source(pair[0]), target
 
     def learn_subwords(self, folder: Path, text: TrainingText) -> Tokenizer:
         """Return the tokenizer of the text, learned now or by an earlier preparation."""
@@ -532,7 +532,7 @@ class _Preparer:
         valid = [(source, target) for source, target in self._valid if source.strip() and target]
         is_open = self._data.head in ("number", "choice")  # validation labels need not be those of the training
         pairs = chain(of_training(), valid if is_open else ())
-        tokenizer = task_of(self._data).tokenizer(learned, self._data, pairs)
+        tokenizer = self._task.tokenizer(learned, self._data, pairs)
         self._check_valid_labels(tokenizer.labels)
         labels = set(tokenizer.labels)
         for name, pairs_of_test in self._tests.items():
@@ -615,7 +615,7 @@ class _Preparer:
     @property
     def _valid_runs(self) -> list[tuple[tuple[str, str], int]]:
         """The direction and the number of consecutive validation pairs of one direction, or of one running text."""
-        if not task_of(self._data).has_source:
+        if not self._task.has_source:
             texts = [corpus["pairs"] for corpus in self._described if corpus["role"] == "valid"]
             return [(self._data.directions[0], count) for count in texts]
         return [(direction, len(list(pairs))) for direction, pairs in groupby(self._valid_directions)]
@@ -636,7 +636,7 @@ class _Preparer:
         statistics = ShardStatistics(tokenizer)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
         cleaning, num_sampled, temperature = None, 0, 1.0
-        is_running_text = not task_of(self._data).has_source
+        is_running_text = not self._task.has_source
         directions = [direction for direction, _ in self._valid_runs]
         weights, prefixes = [1.0] * len(directions), [""] * len(directions)
         if name == "train":
@@ -660,7 +660,7 @@ class _Preparer:
                 advance(done)
         if temperature != 1:
             rates = zip(self._train, writer.weights, strict=True)
-            noun = task_of(self._data).example
+            noun = self._task.example
             seen = ", ".join(f"{corpus.name} {weight:.3g} times" for corpus, weight in rates)
             log.info("sampling_temperature = %g: an epoch contains each %s of %s", temperature, noun, seen)
         if cut := statistics.counts["cut_sources"]:
@@ -676,16 +676,16 @@ class _Preparer:
     def nothing_left(self, cause: str = "the corpora") -> str:
         """Return the message that cleaning leaves no pair."""
         dropped = ", ".join(f"{rule}: {count}" for rule, count in self.findings.dropped.items())
-        noun, dropped = task_of(self._data).example, dropped or "the corpora are empty"
+        noun, dropped = self._task.example, dropped or "the corpora are empty"
         return f"no training {noun} is left after cleaning ({dropped}); look at {cause}"
 
     def _write_report(self, folder: Path, report: dict[str, Any]) -> dict[str, Any]:
-        if not task_of(self._data).has_source:
+        if not self._task.has_source:
             del report["words"]["source"]
             report["examples"] = {rule: example[1:] for rule, example in report["examples"].items()}
         write_json(folder / "report.json", report)
         with write_atomically(folder / "report.html") as file:
-            file.write(report_page(report, self._recipe.name, task_of(self._data).example))
+            file.write(report_page(report, self._recipe.name, self._task.example))
         return report
 
 
