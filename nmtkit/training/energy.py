@@ -11,7 +11,6 @@ Source: NVML's nvmlDeviceGetTotalEnergyConsumption; Documentation/power/powercap
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,26 +27,22 @@ Counter = Callable[[], float]
 """Joules since a fixed moment; raises OSError or ValueError when they cannot be read."""
 
 
-@dataclass
 class _Reading:
     """A counter from its start to its last reading."""
 
-    what: str
-    counter: Counter
-    begun: float
-    first: float
-    joules: float = 0.0
-    seconds: float = 0.0
-    has_failed: bool = False
+    def __init__(self, what: str, counter: Counter) -> None:
+        self._what, self._begun, self._first = what, time.monotonic(), counter()
+        self._counter: Counter | None = counter  # None once it can no longer be read
+        self.joules = self.seconds = 0.0
 
     def update(self, now: float) -> None:
-        if self.has_failed:
+        if self._counter is None:
             return
         try:
-            self.joules, self.seconds = self.counter() - self.first, now - self.begun
+            self.joules, self.seconds = self._counter() - self._first, now - self._begun
         except (OSError, ValueError) as error:
-            log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self.what, error)
-            self.has_failed = True
+            log.warning("the energy of %s can no longer be read (%s); it is not counted from now on", self._what, error)
+            self._counter = None
 
 
 class EnergyMeter:
@@ -76,7 +71,7 @@ class EnergyMeter:
 
 def _begin(what: str, counter: Counter | None) -> _Reading | None:
     try:
-        return _Reading(what, counter, time.monotonic(), counter()) if counter is not None else None
+        return None if counter is None else _Reading(what, counter)
     except (OSError, ValueError):
         return None
 
