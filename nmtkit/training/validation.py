@@ -153,12 +153,12 @@ class Validator:
             model.train(was_training)
         known = [bleu for bleu in bleus if bleu is not None]
         bleu = sum(known) / len(known) if len(known) == len(bleus) else None
-        if len(self._directions) == 1:
-            return Validation(nll, bleu, self._samples(hypotheses) if known else [])
-        names = ["-".join(direction) for direction, _ in self._directions]
-        nlls = [part / count if count and math.isfinite(part) else None for part, count in sums.tolist()]
-        rows = [{"nll": own, "bleu": score} for own, score in zip(nlls, bleus, strict=True)]
-        return Validation(nll, bleu, self._samples(hypotheses) if known else [], dict(zip(names, rows, strict=True)))
+        directions: dict[str, dict[str, float | None]] = {}
+        for (direction, _), (part, count), score in zip(self._directions, sums.tolist(), bleus, strict=True):
+            own = part / count if count and math.isfinite(part) else None
+            directions["-".join(direction)] = {"nll": own, "bleu": score}
+        several = len(directions) > 1
+        return Validation(nll, bleu, self._samples(hypotheses) if known else [], directions if several else {})
 
     def _scorer(self, run: Run, direction: tuple[str, str], lines: list[int]) -> Scorer:
         """Return the scorer of a direction; it fails here, before the training, if its tokenizer is not installed."""
