@@ -80,11 +80,7 @@ def widest_float(device: torch.device) -> torch.dtype:
 
 
 def check_processes(processes: int, device: str) -> None:
-    """Check that this machine has a device for each process.
-
-    Raises:
-        NmtkitError: there are more processes than devices.
-    """
+    """Raise NmtkitError if this machine has fewer devices than processes."""
     chosen = choose_device(device)
     available = {"cuda": torch.cuda.device_count() if chosen.type == "cuda" else 0, "mps": 1}.get(chosen.type)
     if available is not None and processes > available:

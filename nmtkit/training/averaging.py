@@ -135,11 +135,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
 
 
 def check_alike(folders: list[Path]) -> dict[str, Any]:
-    """Return model.json of the last checkpoint.
-
-    Raises:
-        ModelError: the checkpoints differ in model or tokenizer.
-    """
+    """Return model.json of the last checkpoint; raise ModelError if they differ in model or tokenizer."""
     last = first = read_description(folders[0])
     for folder in folders[1:]:
         last = read_description(folder)
@@ -233,11 +229,7 @@ _TRIED: dict[str, Any] = {
 
 
 def read_averaging(path: Path) -> dict[str, Any]:
-    """Read averaging.json.
-
-    Raises:
-        DataError: it is missing or damaged.
-    """
+    """Read averaging.json; raise DataError if it is missing or damaged."""
     content: dict[str, Any] = read_json(path, {"tried": [_TRIED], "best": _TRIED, "made_from": dict})
     if not content["tried"] or any(row.keys() != _TRIED.keys() for row in content["tried"]):
         raise DataError(f'{path}: the rows of "tried" must have exactly the keys {", ".join(_TRIED)}; remove the file')

@@ -278,11 +278,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the state.json of a resume state after a check of its files.
-
-    Raises:
-        ModelError: a file is damaged.
-    """
+    """Return the state.json of a resume state after a check of its files; raise ModelError if one is damaged."""
     saved = _read_json(folder)
     try:
         files = {name: sha256_of(folder / name) for name in saved["files"]}
