@@ -80,12 +80,14 @@ class TrainingPanel:
     The reporter replaces ``moment``, ``scores`` and ``activity``; another thread reads each once per rendering.
     """
 
-    def __init__(self, name: str, moment: Moment, scores: Scores, matmul_rate: float, task: Task) -> None:
+    moment: Moment
+
+    def __init__(self, name: str, matmul_rate: float, task: Task) -> None:
         """Args:
         matmul_rate: FLOP/s of plain matrix products of all devices together.
         """
         self._name, self._matmul_rate, self._task = name, matmul_rate, task
-        self.moment, self.scores, self.activity = moment, scores, ""
+        self.scores, self.activity = Scores(), ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         moment, scores = self.moment, self.scores

@@ -84,8 +84,8 @@ class Reporter:
         self._run, self._recipe, self._workers, self._task = run, recipe, workers, task_of(recipe.data)
         self._matmul_rate, self._pairs_per_epoch = matmul_rate * workers.num_processes, pairs_per_epoch
         self._tracker_names, self._trackers = trackers if workers.is_main else (), list[Any]()
-        self.meter, self._recent, self._scores = meter, Meter(), Scores()
-        self._panel: TrainingPanel | None = None
+        self.meter, self._recent = meter, Meter()
+        self._panel = TrainingPanel(run.folder.resolve().name, self._matmul_rate, self._task)
 
     @contextmanager
     def showing(self, progress: Progress) -> Iterator[None]:
@@ -100,13 +100,11 @@ class Reporter:
         self._start, self._start_seconds = self._shares_done(progress), progress.seconds
         self._last_line = time.monotonic()
         self.read_scores()
+        self._panel.moment = self._moment(None, progress)
         with ExitStack() as stack:
             for tracker in self._trackers:
                 stack.callback(tracker.finish)
             if is_live():
-                name = self._run.folder.resolve().name
-                begun = self._moment(None, progress)
-                self._panel = TrainingPanel(name, begun, self._scores, self._matmul_rate, self._task)
                 stack.enter_context(live(self._panel))
             yield
 
@@ -117,22 +115,19 @@ class Reporter:
 
     def read_scores(self) -> None:
         """Read the last and the best scores from metrics.jsonl."""
-        self._scores = Scores()
+        scores = Scores()
         for line in read_metrics(self._run.folder) if self._workers.is_main else ():
-            self._scores = self._scores.after(line)
-        if self._panel is not None:
-            self._panel.scores = self._scores
+            scores = scores.after(line)
+        self._panel.scores = scores
 
     @contextmanager
     def doing(self, activity: str) -> Iterator[None]:
         """Show an activity, such as "validating", in the panel while the block runs."""
-        if self._panel is not None:
-            self._panel.activity = activity
+        self._panel.activity = activity
         try:
             yield
         finally:
-            if self._panel is not None:
-                self._panel.activity = ""
+            self._panel.activity = ""
 
     def add(self, update: Update) -> None:
         """Add one update; a skipped one has no numbers to sum."""
@@ -142,7 +137,7 @@ class Reporter:
 
     def show(self, update: Update, progress: Progress) -> None:
         """Update the panel, or log a line where one is due."""
-        if self._panel is not None:
+        if is_live():
             self._panel.moment = self._moment(update, progress)
         elif update.skipped or not self._recent.updates:  # none, where a resume begins with a validation
             return
@@ -205,9 +200,7 @@ class Reporter:
                 progress.step, progress.epoch, duration(progress.seconds), line["loss"] or math.nan,
                 self._shown(validation.nll), bleu,
             )  # fmt: skip
-            self._scores = self._scores.after(line)
-            if self._panel is not None:
-                self._panel.scores = self._scores
+            self._panel.scores = self._panel.scores.after(line)
         if self._workers.is_main and is_end:
             write_json_lines(self._run.metrics, [*lines, line])
         elif self._workers.is_main:
@@ -259,7 +252,7 @@ class Reporter:
             f"{progress.target_tokens:,}", self._task.unit, f"{progress.target_tokens / seconds:,.0f}", progress.flops,
             amount(rate), 100 * rate / self._matmul_rate,
         )  # fmt: skip
-        scores = self._scores
+        scores = self._panel.scores
         if scores.best_nll is not None:
             nll, step = scores.best_nll
             bleu = "" if scores.best_bleu is None else "; BLEU {:.2f} (update {})".format(*scores.best_bleu)

@@ -158,7 +158,8 @@ def scores() -> Scores:
 def drawn(
     width: int, height: int = 50, now: Moment | None = None, found: Scores | None = None, task: str = "plain"
 ) -> list[str]:
-    panel = TrainingPanel("my run", now or moment(), found or scores(), RATE, task_of(task))
+    panel = TrainingPanel("my run", RATE, task_of(task))
+    panel.moment, panel.scores = now or moment(), found or scores()
     panel.activity = "validating"
     paper = Console(file=io.StringIO(), record=True, width=width, height=height, force_terminal=True)
     paper.print(panel)
@@ -244,7 +245,6 @@ def test_on_a_terminal_the_panel_shows_where_training_is_and_is_gone_at_the_end(
     reports = reporter(tmp_path)
     with reports.showing(place(step=0, seconds=1.0)):
         panel = reports._panel
-        assert panel is not None
         assert (panel.moment.seconds_left, panel.scores.best_bleu) == (None, (44.5, 3))
         with reports.doing("validating"):
             assert panel.activity == "validating"
