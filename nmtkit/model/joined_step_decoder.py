@@ -206,9 +206,6 @@ class JoinedStepDecoder:
     """A model without encoder for one position at a time, with the interface of `StepDecoder`."""
 
     def __init__(self, model: DecoderOnly, dtype: torch.dtype | None = None) -> None:
-        """Args:
-        dtype: type of the matrix products, and on devices other than a CPU of everything else; by default the model's.
-        """
         self._model = model = for_inference(model, dtype)
         self.layers = prepared_layers(model.decoder, dtype)
         self._output = PreparedLinear(model.output_embedding, model.output_bias, dtype)
@@ -218,12 +215,7 @@ class JoinedStepDecoder:
         self._reported = sees_all[-1] if sees_all else len(kinds) - 1
 
     def start(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]) -> "JoinedState":
-        """Compute the sources, with one hypothesis each.
-
-        Args:
-            source: ids with the end symbol, which is not read; padded.
-            source_lengths: their tokens, end symbol counted, on the CPU.
-        """
+        """Compute the sources, with one hypothesis each; their end symbols, which are counted, are not read."""
         config, width = self._model.config, int(source_lengths.max()) - 1
         lengths = (source_lengths - 1).to(source.device)
         position = torch.arange(width, device=source.device)
