@@ -71,10 +71,6 @@ class WindowData(PairData):
     def __len__(self) -> int:
         return len(self.lines)
 
-    def ids(self, side: int, index: int) -> npt.NDArray[np.unsignedinteger]:
-        """Return the ids of one sequence with the token after it; side 0 is empty."""
-        return self._texts.target_tokens[self._starts[index] : self._stops[index]] if side else np.zeros(0, np.uint16)
-
     def own_batch(self, chosen: npt.NDArray[np.int64]) -> Batch:
         starts, lengths = self._starts[chosen], self._stops[chosen] - self._starts[chosen]
         ends = np.cumsum(lengths)

@@ -140,6 +140,12 @@ def test_commands_count_lines_and_sequences_and_compare_runs(trained: Path, tmp_
     assert "the reference of test differs (their number of lines)" in run_command("compare", trained, run).err
 
 
+def tokens_of(data: WindowData, index: int) -> list[int]:
+    """The tokens of a sequence, and the one after it."""
+    batch = data.own_batch(np.array([index]))
+    return [*batch.target_in[0].tolist(), int(batch.target_out[0, -1])]
+
+
 def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Path) -> None:
     first, second = list(range(4, 37)), list(range(37, 45))
     texts = texts_of(tmp_path / "texts", [first[:10], first[10:11], first[11:]], [second])
@@ -147,13 +153,13 @@ def test_sequences_are_contiguous_and_begin_elsewhere_in_each_epoch(tmp_path: Pa
     offsets = set()
     for epoch in range(12):
         data = epochs.of_epoch(epoch)
-        rows = [data.ids(1, index).tolist() for index in range(len(data))]
+        rows = [tokens_of(data, index) for index in range(len(data))]
         assert all(len(row) == 6 for row in rows)
         of_first = [row for row in rows if row[0] in first]
         assert [row[0] for row in of_first[1:]] == [row[-1] for row in of_first[:-1]]
         assert all(row == list(range(row[0], row[0] + 6)) for row in rows)  # none goes from one text to the next
         offsets.add(of_first[0][0] - 4)
-        assert WindowEpochs(texts, 5, seed=3).of_epoch(epoch).ids(1, 0).tolist() == rows[0]
+        assert tokens_of(WindowEpochs(texts, 5, seed=3).of_epoch(epoch), 0) == rows[0]
         lines = {1: first[:10], 2: first[10:11], 3: first[11:]}
         assert all(row[0] in lines[int(line)] for row, line in zip(of_first, data.lines, strict=False))
         assert [part.cycle for part in data.parts] == [6, 1]
@@ -205,7 +211,7 @@ def test_no_validation_sequence_goes_from_one_text_to_the_next(tmp_path: Path) -
     recipe, run = load_recipe(str(path)), Run(tmp_path / "run")
     prepare(recipe, run.folder)
     data = validation_data(run.data / "valid", recipe, run.tokenizer())
-    found = [text_of(run.tokenizer().decode(data.ids(1, index).tolist())) for index in range(len(data))]
+    found = [text_of(run.tokenizer().decode(tokens_of(data, index))) for index in range(len(data))]
     assert found == ["xyz\n" * 4 + "x", "xyz\n", "abc\n" * 4 + "a", "abc\n"]
 
 
