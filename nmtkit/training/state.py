@@ -225,13 +225,8 @@ class TrainingState:
         remove_old_states(run)
         return folder
 
-    def load(self, folder: Path, saved: dict[str, Any] | None = None) -> None:
-        """Restore a resume state; ``saved`` is its state.json if `read_state` has checked the files already.
-
-        Raises:
-            ModelError: it is damaged, or does not belong to this model.
-        """
-        saved = saved or read_state(folder)
+    def load(self, folder: Path, saved: dict[str, Any]) -> None:
+        """Restore a resume state, whose state.json is ``saved``; raise ModelError if it is not one of this model."""
         try:
             tensors = {Path(name).stem: read_tensors(folder / name) for name in saved["files"]}
             self.model.load_state_dict(tensors["weights"])

@@ -51,7 +51,7 @@ from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
 from nmtkit.training.micro_batches import settle_tokens_per_pass
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.state import TrainingState
+from nmtkit.training.state import TrainingState, read_state
 from nmtkit.distributed.workers import Workers, check_processes
 from nmtkit.run import Run
 
@@ -98,6 +98,9 @@ with Workers.start("cpu", "float32", threads=1) as workers:
         for _ in range(count):
             pairs.append([])
             next(made)
+    def resume(state, step):
+        folder = Run(output).resume_state(step)
+        state.load(folder, read_state(folder))
     note(new_state(dropout=0.2), 9, workers)
     state = new_state(dropout=0.2)
     note(state, 3, workers)
@@ -105,12 +108,12 @@ with Workers.start("cpu", "float32", threads=1) as workers:
         state.save(Run(output), {})
         alone = Workers(0, 1, workers.device, "float32")
         state = new_state(dropout=0.2)
-        state.load(output / "resume" / "step-00000003")
+        resume(state, 3)
         note(state, 3, alone)
         state.save(Run(output), {})
     workers.wait()
     state = new_state(dropout=0.2)
-    state.load(output / "resume" / "step-00000006")
+    resume(state, 6)
     note(state, 3, workers)
 
     parameters = [torch.arange(6.0, dtype=torch.float64).view(2, 3), torch.ones(4, dtype=torch.float64)]

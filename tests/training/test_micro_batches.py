@@ -26,7 +26,7 @@ from nmtkit.training import micro_batches as memory
 from nmtkit.training.loop import MicroBatch, micro_batch_seed, padded_tokens
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.micro_batches import first_update_rate, fit_limit, heaviest_micro_batches, settle_tokens_per_pass
-from nmtkit.training.state import TrainingState
+from nmtkit.training.state import TrainingState, read_state
 from tests.training.updates import ALONE, VOCAB, random_pairs, run
 
 NUM_PAIRS = 60
@@ -126,7 +126,7 @@ def test_after_running_out_of_memory_passes_are_cut_smaller_and_a_save_knows(
     run(state, data, training, 3)
     tried.clear()
     resumed = new_state(training, torch.float32, dropout=0.2)
-    resumed.load(folder)
+    resumed.load(folder, read_state(folder))
     assert resumed.progress.tokens_per_pass == limit
     run(resumed, data, training, 3)
     assert all(torch.equal(a, b) for a, b in zip(state.model.parameters(), resumed.model.parameters(), strict=True))

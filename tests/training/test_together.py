@@ -90,8 +90,8 @@ def test_a_limit_lowered_between_two_saves_is_told_by_verify_resume(tiny: TinyPr
     tiny.train(run, "training.max_steps=8")
     first, last = sorted((run / "resume").iterdir())
     state = TrainingState(*_model_of(tiny, run), torch.device("cpu"))
-    state.load(last)
     saved = read_json(last / "state.json")
+    state.load(last, saved)
     extra = {key: value for key, value in saved.items() if key not in ("progress", "versions", "files")}
     remove_folder(last)
     state.progress = replace(state.progress, tokens_per_pass=state.progress.tokens_per_pass // 2)
