@@ -12,13 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nmtkit.data.shards import PairData
+from nmtkit.data.shards import Indices, Lengths, PairData
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Batch")
 Ids = Sequence[int] | npt.NDArray
-Lengths = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class LabelBatch(Batch):
         return len(self.labels)
 
 
-def make_batch(data: PairData, pairs: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
+def make_batch(data: PairData, pairs: Sequence[int] | Indices) -> Batch:
     """Return the batch of the pairs with the given indices, in that order."""
     chosen = np.asarray(pairs, np.int64)
     own: Batch | None = data.own_batch(chosen)

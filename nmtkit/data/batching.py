@@ -13,14 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from nmtkit.config.schema import TrainingConfig
-from nmtkit.data.shards import PairData, Part
+from nmtkit.data.shards import Indices, Lengths, PairData, Part
 from nmtkit.errors import DataError
-
-Indices = npt.NDArray[np.int64]
-Lengths = npt.NDArray[np.int64]
 
 MAX_PADDING_SHARE = 0.2
 """Maximum share of padding in a micro-batch of different lengths. A lower share gives more micro-batches: on Multi30k

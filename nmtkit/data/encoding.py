@@ -22,7 +22,7 @@ from nmtkit.console import log
 from nmtkit.data.cleaning import BLANK_RULES, SPOOLED, TOO_LONG, BlockFindings, rules_against_lengths
 from nmtkit.data.context import contexts
 from nmtkit.data.quality_report import without_zeros
-from nmtkit.data.shards import PairData, id_type
+from nmtkit.data.shards import Indices, Lengths, PairData, id_type
 from nmtkit.data.training_text import TextBlock
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -47,9 +47,9 @@ class EncodedBlock:
     """Pairs as ids."""
 
     ids: list[npt.NDArray]  # of all sentences in one row, for each side
-    lengths: list[npt.NDArray[np.int64]]  # tokens of each row, for each side, [pairs]
+    lengths: list[Lengths]  # tokens of each row, for each side, [pairs]
     longest_source: int  # tokens of the longest source without context
-    lines: npt.NDArray[np.int64]  # the number of each pair, [pairs]
+    lines: Indices  # the number of each pair, [pairs]
     corpus: int  # index of the corpus of the pairs
     num_read: int  # pairs before any is left out
     counts: Counter[str]  # see `ShardStatistics`
@@ -169,7 +169,7 @@ class BlockEncoder:
         self,
         block: TextBlock,
         pairs: list[tuple[int, str, str]],
-        lengths: list[npt.NDArray[np.int64]],
+        lengths: list[Lengths],
         findings: BlockFindings,
     ) -> npt.NDArray[np.bool_]:
         """Note the pairs that break a rule about lengths, and return which pairs are kept."""
@@ -234,7 +234,7 @@ def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], ru
     return int((is_trained & is_known).sum())
 
 
-def _keys(sides: Sequence[tuple[npt.NDArray, npt.NDArray[np.int64]]]) -> npt.NDArray[np.uint64]:
+def _keys(sides: Sequence[tuple[npt.NDArray, Lengths]]) -> npt.NDArray[np.uint64]:
     """Return a key of each pair; sides: ids in one row and the lengths of the sentences, of which none is empty."""
     keys = np.zeros(len(sides[0][1]), np.uint64)
     for ids, lengths in sides:

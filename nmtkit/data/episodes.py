@@ -28,8 +28,8 @@ from nmtkit.config.corpus_entries import LocalPair, corpus_name
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log, progress
 from nmtkit.corpora.corpus import StoredText, stored_text
-from nmtkit.data.batch import Batch, Lengths
-from nmtkit.data.shards import PairData, Part, tempered
+from nmtkit.data.batch import Batch
+from nmtkit.data.shards import Indices, Lengths, PairData, Part, tempered
 from nmtkit.data.stages import fingerprint_of
 from nmtkit.errors import DataError, ModelError
 from nmtkit.lines import LineReader
@@ -155,7 +155,7 @@ class EpisodeData(PairData):
     def __len__(self) -> int:
         return len(self._starts)
 
-    def own_batch(self, chosen: npt.NDArray[np.int64]) -> EpisodeBatch:
+    def own_batch(self, chosen: Indices) -> EpisodeBatch:
         starts, sizes = self._starts[chosen], self.target_lengths[chosen]
         real = np.arange(int(sizes.max(initial=1))) < sizes[:, None]
         # Padding repeats the first step, as there may be no further steps in the data.

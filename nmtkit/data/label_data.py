@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.data.batch import LabelBatch, label_batch
-from nmtkit.data.shards import PairData
+from nmtkit.data.shards import Indices, Lengths, PairData
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import SPECIAL_PIECES
 
@@ -25,7 +25,7 @@ class LabelData(PairData):
     """
 
     noun, unit = "example", ""
-    rows: npt.NDArray[np.int64]
+    rows: Lengths
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         super().__init__(folder, is_joined=True)
@@ -42,16 +42,16 @@ class LabelData(PairData):
         elif tokenizer.task_name == "choice":
             self._values = np.array([int(label) - 1 for label in tokenizer.labels], np.int64)
 
-    def own_batch(self, chosen: npt.NDArray[np.int64]) -> LabelBatch:
+    def own_batch(self, chosen: Indices) -> LabelBatch:
         return label_batch(*self.joined_ids(0, chosen), self.extract_id, self.labels(chosen))
 
-    def labels(self, examples: npt.NDArray[np.int64]) -> npt.NDArray:
+    def labels(self, examples: Indices) -> npt.NDArray:
         """Return the label of each of these examples as a batch has it, see `LabelBatch.labels`."""
         # A vocabulary of labels begins with the special pieces, too.
         labels = self.joined_ids(1, examples)[0].astype(np.int64) - len(SPECIAL_PIECES)
         return labels if self._values is None else self._values[labels]
 
-    def sequence_lengths(self, examples: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def sequence_lengths(self, examples: Indices) -> tuple[Lengths, Lengths]:
         rows = self.rows[examples]
         before = np.cumsum(rows) - rows  # in the result, of each example
         sizes = self._sizes[np.repeat(self._first[examples] - before, rows) + np.arange(rows.sum())]

@@ -45,6 +45,9 @@ _REPORT = {
     "corpora": [{"name": str, "role": str, "generated?": {str: int}}],
     "words": {str: {str: int}}, "subwords?": {str: {str: _SUBWORDS}},
 }  # fmt: skip
+Indices = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.int64]
+
 FORMAT = "nmtkit shards 2"
 _TYPES = ("<u2", "<u4")
 
@@ -125,8 +128,8 @@ class ShardWriter:
     def add_rows(
         self,
         ids: Sequence[npt.NDArray],
-        lengths: Sequence[npt.NDArray[np.int64]],
-        lines: npt.NDArray[np.int64],
+        lengths: Sequence[Lengths],
+        lines: Indices,
         corpus: int,
     ) -> None:
         """Append pairs of one corpus; corpora come in order.
@@ -225,20 +228,20 @@ class PairData:
     def close(self, *, is_finished: bool = False) -> None:
         """Do nothing; data that are sampled anew for each epoch stop their sampling here."""
 
-    rows: npt.NDArray[np.int64] | None = None
+    rows: Lengths | None = None
     """Number of sequences that a model computes for each pair; None: one."""
     noun, unit = "pair", "target tokens"
     """What the data consist of, and what the loss is a mean over; for messages. No unit: each is one."""
 
-    def own_batch(self, chosen: npt.NDArray[np.int64]) -> Any:
+    def own_batch(self, chosen: Indices) -> Any:
         """Return a batch of another form than that of pairs; None for pairs."""
         return None
 
-    def sequence_lengths(self, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def sequence_lengths(self, indices: Indices) -> tuple[Lengths, Lengths]:
         """Return the lengths of source and target of all sequences that a model computes for some pairs."""
         return self.source_lengths[indices], self.target_lengths[indices]
 
-    def padded_lengths(self, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def padded_lengths(self, indices: Indices) -> tuple[Lengths, Lengths]:
         """Return the same lengths in one batch, with padding."""
         source, target = self.sequence_lengths(indices)
         return np.full_like(source, source.max()), np.full_like(target, target.max())
@@ -253,7 +256,7 @@ class PairData:
         begin, end = self._offsets[side][index : index + 2]
         return self._ids[side][begin:end]
 
-    def joined_ids(self, side: int, indices: npt.NDArray[np.int64]) -> tuple[npt.NDArray, npt.NDArray[np.int64]]:
+    def joined_ids(self, side: int, indices: Indices) -> tuple[npt.NDArray, Lengths]:
         """Return the ids of several sentences in one row, in the order of ``indices``, and the length of each."""
         begins, ends = self._offsets[side][indices], self._offsets[side][indices + 1]
         lengths = (ends - begins).astype(np.int64)

@@ -10,13 +10,12 @@ A sequence of L tokens is stored with the one after it: the model reads the firs
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from nmtkit.config.schema import Recipe
 from nmtkit.data.batch import Batch, batch_of_texts
 from nmtkit.data.episodes import EpisodeData
 from nmtkit.data.label_data import LabelData
-from nmtkit.data.shards import PairData, Part
+from nmtkit.data.shards import Indices, PairData, Part
 from nmtkit.errors import DataError
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
@@ -43,8 +42,8 @@ class WindowData(PairData):
         """
         self._texts, self.folder, self.is_joined = texts, texts.folder, True
         ends = np.cumsum(texts.target_lengths - 1)  # of lines, in tokens
-        starts: list[npt.NDArray[np.int64]] = []
-        stops: list[npt.NDArray[np.int64]] = []
+        starts: list[Indices] = []
+        stops: list[Indices] = []
         self.parts: list[Part] = []
         line = begin = 0
         for number, part in enumerate(texts.parts):
@@ -71,7 +70,7 @@ class WindowData(PairData):
     def __len__(self) -> int:
         return len(self.lines)
 
-    def own_batch(self, chosen: npt.NDArray[np.int64]) -> Batch:
+    def own_batch(self, chosen: Indices) -> Batch:
         starts, lengths = self._starts[chosen], self._stops[chosen] - self._starts[chosen]
         ends = np.cumsum(lengths)
         rows = self._texts.target_tokens[np.arange(ends[-1]) - np.repeat(ends - lengths - starts, lengths)]

@@ -20,8 +20,8 @@ from torch import Tensor
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
-from nmtkit.data.batching import Indices, plan_of, row_lengths, shares_of
-from nmtkit.data.shards import PairData
+from nmtkit.data.batching import plan_of, row_lengths, shares_of
+from nmtkit.data.shards import Indices, PairData
 from nmtkit.distributed.workers import Workers, holding_model, is_out_of_memory, widest_float
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import TRAINING_FACTOR, Counters, forward_flops, padding_flops

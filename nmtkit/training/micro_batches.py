@@ -16,8 +16,8 @@ import torch
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import EpochPlan, Indices, micro_batches_of, plan_of, row_lengths, shares_of
-from nmtkit.data.shards import PairData
+from nmtkit.data.batching import EpochPlan, micro_batches_of, plan_of, row_lengths, shares_of
+from nmtkit.data.shards import Indices, PairData
 from nmtkit.distributed.cpu import noticing_other_load
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.training.epochs import TrainingPairs
