@@ -81,6 +81,7 @@ _SET = "--set"
 
 
 def builtin_recipes() -> dict[str, Path]:
+    """Return the built-in recipes by name."""
     package = Path(__file__).parent.parent
     inside = package / "recipes"  # of an installed package; in a checkout they are beside it
     folder = inside if inside.is_dir() else package.parent / "recipes"
@@ -207,6 +208,7 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
 
 
 def to_toml(recipe: Recipe) -> str:
+    """Return the resolved recipe as TOML."""
     # TOML has no null.
     values = recipe.model_dump(mode="json", exclude_none=True, exclude={"name"})
     if "source_equals_target" not in recipe.cleaning.model_fields_set:  # a key in a file counts as stated

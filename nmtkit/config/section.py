@@ -44,4 +44,5 @@ class Section(BaseModel):
 
 
 def default_of(section: type[Section], key: str) -> Any:
+    """Return the default of a key."""
     return section.model_fields[key].default

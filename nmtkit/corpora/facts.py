@@ -70,6 +70,7 @@ def generate(split: str) -> Iterator[FactsExample]:
 
 
 def source_lines(split: str) -> Iterator[bytes]:
+    """Yield the sources of a split."""
     return (f"{example.source}\n".encode() for example in generate(split))
 
 

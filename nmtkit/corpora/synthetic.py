@@ -118,6 +118,7 @@ def generate(split: str) -> list[SyntheticPair]:
 
 
 def english_sentence(sentence: Sentence) -> str:
+    """Return a sentence in English."""
     words = english_clause(sentence.main)
     if sentence.subordinate:
         subordinate = f"{sentence.conjunction[0]} {english_clause(sentence.subordinate)}"
@@ -126,6 +127,7 @@ def english_sentence(sentence: Sentence) -> str:
 
 
 def german_sentence(sentence: Sentence) -> str:
+    """Return a sentence in German."""
     words = german_clause(sentence.main, "first" if sentence.subordinate_is_first else "second")
     if sentence.subordinate:
         subordinate = f"{sentence.conjunction[1]} {german_clause(sentence.subordinate, 'last')}"
@@ -202,6 +204,7 @@ def german_clause(clause: Clause, order: str) -> str:
 
 
 def sentence_phenomena(sentence: Sentence) -> set[str]:
+    """Return the phenomena of a sentence, keys of PHENOMENA."""
     found: set[str] = set()
     for clause in filter(None, (sentence.main, sentence.subordinate)):
         for phrase in filter(None, (clause.subject, *clause.objects, clause.adverbial)):

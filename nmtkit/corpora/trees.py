@@ -167,6 +167,7 @@ def strip(tree: Tree) -> Tree | None:
 
 
 def words(tree: Tree) -> list[str]:
+    """Return the words of a tree."""
     return [item.text for item in walk(tree) if isinstance(item, Word)]
 
 

@@ -302,6 +302,7 @@ class BlockExaminer:
         self._examiner = PairExaminer(data, cleaning, by_characters)
 
     def __call__(self, block: RawBlock) -> ExaminedBlock:
+        """Examine and clean a block."""
         result = ExaminedBlock()
         sides = source, target = block.readers(self._errors)
         broken_rules, checks_overlap = self._examiner.broken_rules, bool(self._valid or self._test)

@@ -394,6 +394,7 @@ class Episodes:
                 advance(number)
 
     def _returns(self, episode: Episode) -> npt.NDArray[np.float64]:
+        """Return the returns-to-go of an episode [steps]."""
         to_go = np.cumsum(episode.rewards[::-1])[::-1]
         return to_go if self._data.min_return is None else np.maximum(to_go, self._data.min_return)
 

@@ -142,6 +142,7 @@ class Generation:
                 yield USED if text.strip() else "empty_translations", line, text, number
 
     def _lines(self, side: str) -> Iterator[bytes]:
+        """Yield the stored lines of one side of the corpus."""
         noise = self.entry.noise if side == "source" else None
         pairs = ((line, text) for outcome, line, text, _ in self.outcomes() if outcome == USED)
         for number, (line, text) in enumerate(pairs, start=1):

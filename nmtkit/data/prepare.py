@@ -107,6 +107,7 @@ class _Corpora(NamedTuple):
     generated: dict[int, Generation]
 
     def unfinished(self) -> list[Generation]:
+        """Return the generated corpora that are not finished."""
         return [generation for generation in self.generated.values() if generation.recorded() is None]
 
 

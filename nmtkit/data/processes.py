@@ -115,6 +115,7 @@ def _started(
 
 
 def _results(processes: dict[Connection, Any], tasks: Iterator[Any]) -> Iterator[Any]:
+    """Yield the result of each task, in order."""
     idle, busy = list(processes), dict[Connection, int]()
     results = dict[int, Any]()
     num_sent = num_yielded = 0

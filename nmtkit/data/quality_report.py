@@ -62,6 +62,7 @@ class Findings:
         return {name: getattr(self, name) for name in _STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Continue from the findings that `state` returned."""
         for name in _STATE:
             value = state[name]
             setattr(self, name, Counter(value) if name in ("dropped", "counts") else value)
@@ -90,6 +91,7 @@ class Findings:
             )
 
     def add_block(self, findings: BlockFindings) -> None:
+        """Add the findings in a block of pairs, see `add`."""
         for rule, number in findings.broken:
             self.add(rule, 1, (number,))
         for rule, example in findings.examples.items():

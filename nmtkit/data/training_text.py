@@ -141,6 +141,7 @@ class TrainingText:
 
     @classmethod
     def load(cls, folder: Path) -> "TrainingText":
+        """Load the text that was saved in a folder."""
         text = cls(folder)
         known = read_json(folder / "spool.json")
         text.states = bytearray((folder / "states.bin").read_bytes())
@@ -385,6 +386,7 @@ def _blocks(
 
 
 def open_sides(corpus: Corpus, errors: Literal["strict", "surrogateescape"]) -> tuple[LineReader, LineReader]:
+    """Return new readers of both sides."""
     return corpus.source.open(errors=errors), corpus.target.open(errors=errors)
 
 

@@ -85,6 +85,7 @@ def training_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> "PairDa
 
 
 def validation_data(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> PairData:
+    """Open the prepared validation data of a recipe."""
     data = _own_data(folder, recipe, tokenizer)
     return data if task_of(recipe.data).has_source else WindowData(data, recipe.data.sequence_length)
 
@@ -126,6 +127,7 @@ class WindowEpochs:
         return len(self.of_epoch(0))
 
     def of_epoch(self, epoch: int) -> WindowData:
+        """Return the sequences of an epoch."""
         if self._present is None or self._present[0] != epoch:
             random = np.random.default_rng([self._seed, _OFFSET_STREAM, epoch])
             # At most as many tokens as leave room for one sequence.

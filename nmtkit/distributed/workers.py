@@ -265,6 +265,7 @@ class Workers:
             raise fault or NmtkitError(messages[0])
 
     def wait(self) -> None:
+        """Wait for all processes."""
         # No barrier: torch gives it a tensor on the GPU of the local rank, even for processes that use the CPU.
         self.sum(torch.zeros(()))
 
@@ -297,6 +298,7 @@ def tokens_per_pass_of(device_type: str) -> int:
 
 
 def is_launched() -> bool:
+    """Return whether this is a process of `launch`."""
     return LAUNCHED in os.environ
 
 

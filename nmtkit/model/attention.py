@@ -57,11 +57,13 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def queries(self, x: Float[Tensor, "batch query width"]) -> Float[Tensor, "batch heads query d_k"]:
+        """Return the queries of each head."""
         return self._split(self.query(x))
 
     def keys_values(
         self, x: Float[Tensor, "batch key width"]
     ) -> tuple[Float[Tensor, "batch heads key d_k"], Float[Tensor, "batch heads key d_v"]]:
+        """Return the keys and values of each head."""
         return self._split(self.key(x)), self._split(self.value(x))
 
     def attend(

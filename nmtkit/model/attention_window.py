@@ -157,5 +157,6 @@ class AttentionWindow:
     def join(
         self, blocks: Float[Tensor, "blocks heads query d_v"], length: int
     ) -> Float[Tensor, "batch heads length d_v"]:
+        """Join the results of the blocks into sequences."""
         sequences = blocks.unflatten(0, (-1, self.num_blocks(length))).transpose(1, 2).flatten(2, 3)
         return sequences[:, :, :length]

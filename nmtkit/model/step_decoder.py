@@ -137,6 +137,7 @@ class StepState:
     def attend_to_source(
         self, layer: int, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep_attention: bool
     ) -> Float[Tensor, "rows width"]:
+        """Return ``residual`` plus attention to the source."""
         result, weights = self.sources[layer](x, residual, keep_attention)
         if weights is not None:
             self.attention = weights

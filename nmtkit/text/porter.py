@@ -27,6 +27,7 @@ _LAST_SUFFIXES = {
 
 @cache
 def stem(word: str) -> str:
+    """Return the stem of a word in lower case."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     if len(word) <= 2:  # not in the paper, but in Porter's own program

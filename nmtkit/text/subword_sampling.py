@@ -67,6 +67,7 @@ class BpeDropout:
         self._plain_merges = lru_cache(_CACHED_WORDS)(self._make_plain_merges)
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
+        """Return the ids of one segmentation of a word."""
         states, positions, ids = self._plain_merges(word)
         # The first k merges are all kept with probability (1 - dropout)^k.
         stop, probability, step = uniform(), 1 - self._dropout, 0
@@ -121,6 +122,7 @@ class UnigramSampling:
         self._lattice = lru_cache(_CACHED_WORDS)(self._make_lattice)
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
+        """Return the ids of one segmentation of a word."""
         lattice = self._lattice(word)
         ids: list[int] = []
         end = len(word)

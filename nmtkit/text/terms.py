@@ -131,6 +131,7 @@ def _words(text: str) -> list[str]:
 
 @cache
 def _spans(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
+    """Return a pattern of the spans of some kinds."""
     unspaced = letters(UNSPACED).pattern
     hangul = letters(("Hangul",)).pattern
     in_url = rf"(?:(?!{unspaced})[^\s<>\"\u201c-\u201f\u00ab\u00bb\u3000-\u303f\uff00-\uff65])"

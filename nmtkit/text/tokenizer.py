@@ -497,6 +497,7 @@ class Tokenizer:
         return self.normalizations["target"].restore(self.decode(ids).replace("\n", " "))
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
+        """Return the pieces of ids, for display."""
         return [self._side(side).piece(int(index)).removeprefix(TAG_SIGN) for index in ids]
 
     def entries(self, side: Side) -> list[str]:
@@ -554,6 +555,7 @@ class Tokenizer:
         return [row[len(before) :] for row in rows]
 
     def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
+        """Return for each id whether a word begins with it."""
         pieces = self.pieces(ids, side)
         # Pieces of these two kinds mark the ends of words, so the piece before decides.
         if self.settings["subwords"] == "none":

@@ -55,6 +55,7 @@ def units_of(word: str) -> list[str]:
 
 
 def count_units(lines: Iterable[str]) -> Counter[str]:
+    """Return the count of each unit in a text."""
     words = Counter(chain.from_iterable(line.split(" ") for line in lines))
     words.pop("", None)
     counts: Counter[str] = Counter()
@@ -162,6 +163,7 @@ class WordPieceTrainer:
 
 
 def _sums(numbers: Array, weights: Counts, size: int) -> Counts:
+    """Return the sum of the weights of each number below ``size``."""
     # The sums are float64 already, but the type stubs of numpy declare integers.
     return np.bincount(numbers, weights, minlength=size).astype(np.float64)
 

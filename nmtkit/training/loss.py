@@ -74,6 +74,7 @@ class ChunkedLogits:
         self._chunk_of_table = torch.empty_like(self._matrix)
 
     def chunks(self) -> Iterator[slice]:
+        """Yield the slices of the tokens."""
         for begin in range(0, len(self._states), self._rows):
             yield slice(begin, min(begin + self._rows, len(self._states)))
 
