@@ -25,8 +25,8 @@ class TreePieces:
 
     def __init__(self, pieces: Sequence[str], eos: int, device: torch.device | None = None) -> None:
         """Args:
-        pieces: names of all entries; an entry that begins a word begins with U+2581. Entries with ids below ``eos`` are
-            special and never generated.
+        pieces: names of all entries; an entry that begins a word begins with U+2581. Entries with ids below ``eos``
+            are special and never generated.
         """
         index = {piece: number for number, piece in enumerate(pieces)}
         kinds = [_FORBIDDEN] * eos + [_END] + [_kind(piece) for piece in pieces[eos + 1 :]]

@@ -477,7 +477,14 @@ class Tokenizer:
         return (first, rest) if first in self._tags else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:
-        """Return a sampler of the text of a side; raise RecipeError if subwords of this kind cannot be sampled."""
+        """Return a sampler of random segmentations of the text of a side.
+
+        Args:
+            strength: bpe: the probability that a merge is left out. unigram: the exponent of probabilities.
+
+        Raises:
+            RecipeError: subwords of this kind cannot be sampled.
+        """
         model = self._side(side)
         if not isinstance(model, SentencePiece):
             raise RecipeError(f'subwords = "{self.settings["subwords"]}" cannot be sampled; use bpe or unigram')
