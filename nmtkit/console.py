@@ -139,25 +139,23 @@ def live(display: "RenderableType") -> Iterator[None]:
     """
     from rich.live import Live
 
-    # Without redirect_stdout=False, rich would send what is printed to stdout, the results, to stderr.
-    console = _terminal()
-    shown = Live(
-        display, console=console, transient=True, refresh_per_second=_REFRESHES_PER_SECOND, redirect_stdout=False,
-        vertical_overflow="crop",
-    )  # fmt: skip
-    with shown, _messages_above(console):
+    with _shown(Live, display, refresh_per_second=_REFRESHES_PER_SECOND, vertical_overflow="crop"):
         yield
 
 
 @contextmanager
-def _messages_above(console: "Console") -> Iterator[None]:
-    """Send messages through the console of a display, so that they appear above it."""
-    handlers = log.handlers
-    log.handlers = [_ConsoleHandler(console)]
-    try:
-        yield
-    finally:
-        log.handlers = handlers
+def _shown(kind: Any, *content: Any, **options: Any) -> Iterator[Any]:
+    """Show a display of rich, with messages above it, for the duration of a `with` block."""
+    from rich.console import Console
+
+    console, handlers = Console(file=cast(IO[str], _LastingStderr())), log.handlers
+    # Without redirect_stdout=False, rich would send what is printed to stdout, the results, to stderr.
+    with kind(*content, console=console, transient=True, redirect_stdout=False, **options) as display:
+        log.handlers = [_ConsoleHandler(console)]
+        try:
+            yield display
+        finally:
+            log.handlers = handlers
 
 
 Advance = Callable[..., None]
@@ -174,15 +172,10 @@ def progress(description: str, total: float | int | None, *, start: float | int 
     """
     if not is_telling():
         yield lambda done, note="": None
-    elif is_live():
-        with _live_bar(description, total, start) as advance:
-            yield advance
-    else:
+        return
+    if not is_live():
         yield _plain_lines(description, total, start)
-
-
-@contextmanager
-def _live_bar(description: str, total: float | int | None, start: float | int) -> Iterator[Advance]:
+        return
     from rich import progress as rich
 
     columns = (
@@ -194,14 +187,10 @@ def _live_bar(description: str, total: float | int | None, start: float | int) -
         rich.TimeRemainingColumn(),
         rich.TextColumn("{task.fields[note]}", markup=False),
     )
-    console = _terminal()
-    with rich.Progress(
-        *columns, console=console, transient=True, redirect_stdout=False, speed_estimate_period=120
-    ) as bar:
+    with _shown(rich.Progress, *columns, speed_estimate_period=120) as bar:
         task = bar.add_task(visible(description), total=total, note="")
         bar.update(task, completed=start)
-        with _messages_above(console):
-            yield lambda done, note="": bar.update(task, completed=done, note=visible(note))
+        yield lambda done, note="": bar.update(task, completed=done, note=visible(note))
 
 
 class _ConsoleHandler(logging.Handler):
@@ -215,12 +204,6 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # soft_wrap: the formatter has wrapped the message between words; rich would break long paths, too.
         self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
-
-
-def _terminal() -> "Console":
-    from rich.console import Console
-
-    return Console(file=cast(IO[str], _LastingStderr()))
 
 
 class _LastingStderr:
@@ -271,15 +254,10 @@ def transfers() -> Iterator[Callable[[str, int, int | None], None]]:
     """
     if not is_telling():
         yield lambda url, done, total: None
-    elif is_live():
-        with _transfer_bars() as report:
-            yield report
-    else:
+        return
+    if not is_live():
         yield _transfer_lines()
-
-
-@contextmanager
-def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
+        return
     from rich import progress as rich
 
     columns = (
@@ -290,8 +268,7 @@ def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
         rich.TextColumn("left:"),
         rich.TimeRemainingColumn(),
     )
-    console = _terminal()
-    with rich.Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+    with _shown(rich.Progress, *columns) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(url: str, done: int, total: int | None) -> None:
@@ -300,8 +277,7 @@ def _transfer_bars() -> Iterator[Callable[[str, int, int | None], None]]:
                 bars.update(tasks[url], completed=done)
             bars.update(tasks[url], completed=done, total=total, visible=done != total)
 
-        with _messages_above(console):
-            yield report
+        yield report
 
 
 def _transfer_lines() -> Callable[[str, int, int | None], None]:
