@@ -1,5 +1,6 @@
 """The output of `nmtkit translate` for a line: text, an n-best list or JSON; and the status of a translation."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -9,8 +10,8 @@ from nmtkit.text.leftovers import leftovers
 
 OutputFormat = Literal["text", "n-best", "json", "pairs"]
 
-_LONGEST_REPEATED_WORDS = 4
-_REPETITIONS = 3
+_REPEATED = re.compile(r"(?<!\S)(\S+( \S+){0,3})( \1){2}(?!\S)")
+"""One to four words that occur three times in a row."""
 
 
 def format_output(
@@ -67,6 +68,7 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
     """
     words = best.text.split()
     is_text = best.is_mended is None
+    has_repeats = _REPEATED.search(" ".join(words)) is not None
     status = {
         "empty": not words,
         "invalid_utf8": invalid_utf8,
@@ -77,19 +79,8 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
         "short": best.is_short and bool(words),
         "unmet": best.is_unsatisfied,
         "copied_source": is_text and bool(words) and words == source.split(),
-        "repeats": is_text and _repeats(words) and not _repeats(source.split()),
+        "repeats": is_text and has_repeats and not _REPEATED.search(" ".join(source.split())),
         "leftover": is_text and bool(leftovers(best.text).keys() - leftovers(source).keys()),
         "mended": bool(best.is_mended),
     }
     return [name for name, applies in status.items() if applies] or ["ok"]
-
-
-def _repeats(words: Sequence[str]) -> bool:
-    """Return whether a sequence of words occurs several times in a row."""
-    for size in range(1, _LONGEST_REPEATED_WORDS + 1):
-        equal = 0  # successive words that equal the word ``size`` positions before
-        for index in range(size, len(words)):
-            equal = equal + 1 if words[index] == words[index - size] else 0
-            if equal == size * (_REPETITIONS - 1):
-                return True
-    return False
