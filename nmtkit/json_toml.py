@@ -131,8 +131,8 @@ def _is_of_type(value: Any, kinds: tuple[Any, ...]) -> bool:
 
 
 def json_line(value: Any) -> str:
-    """Return a value as one line of JSON with its line end."""
-    return json.dumps(value, ensure_ascii=False) + "\n"
+    """Return a value as one line of JSON, without a line end."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def append_json_line(path: Path, value: Any) -> None:
@@ -140,7 +140,7 @@ def append_json_line(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json_line(value))
+            file.write(f"{json_line(value)}\n")
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
@@ -148,7 +148,7 @@ def append_json_line(path: Path, value: Any) -> None:
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
     """Write one JSON line per value, atomically; a file with the same content is not written again."""
-    content = "".join(map(json_line, values))
+    content = "".join(f"{json_line(value)}\n" for value in values)
     if not path.is_file() or path.read_bytes() != content.encode("utf-8"):
         with write_atomically(path) as file:
             file.write(content)

@@ -86,5 +86,5 @@ def command(
                 write(["\t".join([" ".join(example.query.split()), *found] if with_title else found)])
             else:
                 kept = {key: value for key, value in example.fields.items() if key != "documents"}
-                write([json_line({**kept, "paragraphs": found}).rstrip("\n")])
+                write([json_line({**kept, "paragraphs": found})])
             advance(done, note=f"{done:,} examples")

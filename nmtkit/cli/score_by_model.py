@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.lines import result_lines, warn_of_cut_lines, warn_of_invalid_lines, warn_of_whole_lines, windows
 from nmtkit.corpora.corpus import local_format, local_lines
 from nmtkit.data.context import preceding
-from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
+from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
 from nmtkit.decoding.running_text import ContinuationScorer, score_text, trained_length
 from nmtkit.errors import DataError, ModelError
 from nmtkit.json_toml import json_line
@@ -70,8 +70,17 @@ def score_by_model(
             invalid = {number for reader in readers for number in reader.invalid_lines}
             lines = []
             for number, score in enumerate(scores, start=done + 1):
-                pieces = decoder.tokenizer.pieces(score.ids, "target") if tokens else None
-                lines.append(_model_line(number, score, pieces, as_json=as_json, invalid_utf8=number in invalid))
+                fields: dict[str, Any] = {
+                    "line": number,
+                    "log_prob": score.log_prob,
+                    "length": len(score.ids),
+                    "perplexity": score.perplexity,
+                    "status": [*score.remarks, *(["invalid_utf8"] if number in invalid else [])] or ["ok"],
+                }
+                if tokens:
+                    fields["tokens"] = decoder.tokenizer.pieces(score.ids, "target")
+                    fields["token_log_probs"] = list(score.log_probs)
+                lines.append(_line(fields, as_json=as_json))
                 for side, numbers in cut.items():
                     if f"cut_{side}" in score.remarks:
                         numbers.append(number)
@@ -104,19 +113,16 @@ def score_running_text(
     score = score_text(loaded, list(reader), trained_length(loaded))
     found = {"unknown_tokens": score.unknown, "invalid_utf8": reader.invalid_lines}
     status = [name for name, is_there in found.items() if is_there] or ["ok"]
+    fields = {
+        "log_prob": -score.nll,
+        "length": score.tokens,
+        "perplexity": score.perplexity,
+        "word_perplexity": score.word_perplexity,
+        "bits_per_character": score.bits_per_character,
+        "status": status,
+    }
     with result_lines(output) as write:
-        if as_json:
-            fields = {
-                "log_prob": -score.nll,
-                "length": score.tokens,
-                "perplexity": score.perplexity,
-                "word_perplexity": score.word_perplexity,
-                "bits_per_character": score.bits_per_character,
-                "status": status,
-            }
-            write([json_line(fields).removesuffix("\n")])
-        else:
-            write([f"{-score.nll:.6f}\t{score.tokens}\t{score.perplexity:.6g}\t{','.join(status)}"])
+        write([_line(fields, as_json=as_json)])
     warn_of_invalid_lines(reader)
 
 
@@ -139,21 +145,12 @@ def _pairs(sources: LineReader, hypotheses: LineReader) -> Iterator[tuple[str, s
         )
 
 
-def _model_line(number: int, score: ForcedScore, pieces: list[str] | None, *, as_json: bool, invalid_utf8: bool) -> str:
-    """Return a score as a line; pieces come last, as they may contain tabs."""
-    status = [*score.remarks, *(["invalid_utf8"] if invalid_utf8 else [])] or ["ok"]
+def _line(fields: dict[str, Any], *, as_json: bool) -> str:
+    """Return a score as a line of JSON, or its main fields with tabs between them; tokens may contain tabs, too."""
     if as_json:
-        fields: dict[str, object] = {
-            "line": number,
-            "log_prob": score.log_prob,
-            "length": len(score.ids),
-            "perplexity": score.perplexity,
-            "status": status,
-        }
-        if pieces is not None:
-            fields |= {"tokens": pieces, "token_log_probs": list(score.log_probs)}
-        return json_line(fields).removesuffix("\n")
-    columns = [f"{score.log_prob:.6f}", str(len(score.ids)), f"{score.perplexity:.6g}", ",".join(status)]
-    if pieces is not None:
-        columns += [" ".join(f"{log_prob:.6f}" for log_prob in score.log_probs), " ".join(pieces)]
+        return json_line(fields)
+    columns = [f"{fields['log_prob']:.6f}", str(fields["length"]), f"{fields['perplexity']:.6g}"]
+    columns.append(",".join(fields["status"]))
+    if "tokens" in fields:
+        columns += [" ".join(f"{log_prob:.6f}" for log_prob in fields["token_log_probs"]), " ".join(fields["tokens"])]
     return "\t".join(columns)

@@ -197,7 +197,7 @@ def _write_sentences(path: Path, texts: Texts, line_scores: dict[str, list[dict[
                     entry["source"] = texts.sources[number]
                 entry["hypothesis"] = hypothesis
                 entry["references"] = [reference[number] for reference in texts.references]
-                file.write(json_line({**entry, "scores": scores}))
+                file.write(f"{json_line({**entry, 'scores': scores})}\n")
 
 
 def print_scores(scores: dict[str, dict[str, Score]], missing: dict[str, str], *, of: str = "test") -> None:

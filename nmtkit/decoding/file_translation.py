@@ -307,7 +307,7 @@ class TranslationJob:
             status = line_status(source, translations[0], invalid_utf8=number in invalid)
             missing = _missing(translations[0], request, number - window.first_line)
             fields = {"line": number, "status": status, **({"missing": missing} if missing else {})}
-            written.status.append(json_line(fields).rstrip("\n"))
+            written.status.append(json_line(fields))
         return written
 
 

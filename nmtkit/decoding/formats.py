@@ -26,7 +26,7 @@ def format_output(
     if output == "json" and (probabilities := translations[0].probabilities) is not None:
         text = translations[0].text
         label = {"value": float(text) if text else None} if is_number else {"label": text}
-        return [json_line({"line": line, "source": source, **label, "probabilities": probabilities}).rstrip("\n")]
+        return [json_line({"line": line, "source": source, **label, "probabilities": probabilities})]
     if output == "text":
         return [translations[0].text]
     if output == "pairs":
@@ -50,7 +50,7 @@ def format_output(
     content: dict[str, Any] = {"line": line, "source": source}
     if translations[0].source_pieces is not None:
         content["source_tokens"] = list(translations[0].source_pieces)
-    return [json_line({**content, "hypotheses": hypotheses}).rstrip("\n")]
+    return [json_line({**content, "hypotheses": hypotheses})]
 
 
 def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[str]:
