@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from typer import Argument, BadParameter, Option
 
+from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.config.schema import DecodingConfig
+from nmtkit.files import is_stream, sha256_of, write_atomically
 
 if TYPE_CHECKING:
     from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
@@ -123,10 +125,6 @@ def command(
 
     Example: nmtkit translate runs/quickstart --input text.en --output text.de
     """
-
-    from nmtkit import console
-    from nmtkit.files import is_stream
-
     if batch_size is not None and batch_tokens is not None:
         raise BadParameter("give --batch-size or --batch-tokens, not both")
     if mbr is not None and sample:
@@ -249,10 +247,8 @@ def translate_to_file(
     job: "TranslationJob", input_: Path, output: Path, status: Path | None, *, strict: bool, workers: "Workers | None"
 ) -> None:
     """Translate from file to file, possibly with other processes; record translations of test sets."""
-    from nmtkit import console
     from nmtkit.cli.lines import warn_of_invalid_lines
     from nmtkit.decoding.file_translation import translate_file
-    from nmtkit.files import sha256_of
     from nmtkit.run import set_translated_as
 
     translated = set_translated_as(output)
@@ -281,11 +277,9 @@ def translate_stream(
     job: "TranslationJob", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
 ) -> None:
     """Translate lines as they arrive, from a pipe, a terminal or a special file, or to stdout."""
-    from nmtkit import console
     from nmtkit.cli.lines import input_lines, warn_of_invalid_lines, write_stdout_as_text
     from nmtkit.corpora.corpus import local_lines
     from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
-    from nmtkit.files import write_atomically
 
     job.check()
     if output is None:
@@ -305,14 +299,9 @@ def translate_stream(
             total = sum(1 for _ in job.checked(local_lines(input_, errors)))
             job.check_lines(total)
         advance = stack.enter_context(console.progress(job.engine.task.activity, total)) if not interactive else None
-        context = job.engine.tokenizer.context
-        if interactive:
-            # In this thread, which receives signals; a line is read after the last result.
-            chunks = windows(job.checked(reader), 1, context)
-        else:
-            cut = windows if total is not None else as_they_come
-            chunks = cut(job.checked(reader), WINDOW_LINES, context)
-        for window in chunks:
+        # At a prompt in this thread, which receives signals; a line is read after the last result.
+        cut = windows if interactive or total is not None else as_they_come
+        for window in cut(job.checked(reader), 1 if interactive else WINDOW_LINES, job.engine.tokenizer.context):
 
             def show_progress(share: float, window: Window = window) -> None:
                 if advance is not None:
