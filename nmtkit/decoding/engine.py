@@ -104,7 +104,6 @@ class Engine(ABC):
         max_source_tokens: int | None = None,
         split: Split = "auto",
         batching: Batching = DEFAULT_BATCHING,
-        before_batch: Callable[[], None] = lambda: None,
     ) -> list[str]:
         """Return one translation per line, "" for a line without text; arguments as in `translations` and its request.
 
@@ -114,8 +113,7 @@ class Engine(ABC):
             max_source_tokens=max_source_tokens, split=split, source_language=source_language,
             target_language=target_language,
         )  # fmt: skip
-        translations = self.translations(lines, request, batching=batching, before_batch=before_batch)
-        return [best.text for best, *_ in translations]
+        return [best.text for best, *_ in self.translations(lines, request, batching=batching)]
 
     def translations(
         self,
