@@ -35,7 +35,7 @@ _OF_DECODER = (
 
 
 def check_initial_model(recipe: Recipe, run: Run) -> Path | None:
-    """Return the folder of the model of training.init after a check of its sizes, before data are prepared.
+    """Return the folder of the model of training.init after a check of its sizes and subwords, before `prepare`.
 
     None where the recipe names none, training has begun, or the model is still to be trained.
 
@@ -49,7 +49,30 @@ def check_initial_model(recipe: Recipe, run: Run) -> Path | None:
     except (DataError, ModelError):
         return None
     _check_sizes(folder, ModelConfig.model_validate(read_description(folder)["model"]), recipe)
+    _check_subwords(folder, recipe)
     return folder
+
+
+def _check_subwords(folder: Path, recipe: Recipe) -> None:
+    """Raise NmtkitError if the run will learn other subwords than those of the model; warn if that is likely."""
+    data, own = recipe.data, Tokenizer.load(folder / "tokenizer")
+    if data.tokenizer is not None or recipe.training.init_vocab == "mapped" or own.task_name != data.task_name:
+        return
+    advice = f'set data.tokenizer = "{recipe.training.init}", or training.init_vocab = "mapped" for subwords of its own'
+    kind, sizes = own.settings["subwords"], own.settings["vocab_sizes"]
+    # The sizes of other vocabularies depend on the text.
+    has_size = data.subwords in ("bpe", "unigram", "wordpiece") and not data.has_labels
+    if kind != data.subwords or (has_size and set(sizes.values()) != {data.vocab_size}):
+        raise NmtkitError(
+            f'training.init: {folder} has other subwords ("{kind}", {max(sizes.values())} entries) than this run would '
+            f'learn ("{data.subwords}", {data.vocab_size} entries); {advice}'
+        )
+    trained = read_provenance(folder).get("recipe", {}).get("data", {}).get("train")
+    if data.subwords != "none" and trained is not None and trained != recipe.model_dump(mode="json")["data"]["train"]:
+        log.warning(
+            "training.init: this run learns subwords of its own text, and the training will stop if they differ from "
+            "those of %s; %s", folder, advice,
+        )  # fmt: skip
 
 
 def log_differences(folder: Path, recipe: Recipe) -> None:

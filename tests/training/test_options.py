@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import r_drop_loss
 from nmtkit.training.session import TrainingResult
 from nmtkit.training.state import Progress, TrainingState, whole_states
+from nmtkit.training.transfer import check_initial_model
 from nmtkit.training.validation import Validation
 from tests.conftest import run_command, train_run, write_corpus
 from tests.training.updates import ALONE, VOCAB, Weights, random_pairs, run
@@ -443,6 +445,34 @@ def test_a_model_with_another_tokenizer_is_refused(project: Path, trained: Path,
         train_run(project / "base.toml", tmp_path / "run", "data.vocab_size=59", f"training.init={trained}")
     assert "and the data of this run have different tokenizers" in str(caught.value)
     assert f'data.tokenizer = "{trained}"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["data.vocab_size=59"], r'has other subwords \("bpe", 60 entries\) than .* \("bpe", 59 entries\); set data'),
+        (["data.subwords=unigram"], r'has other subwords \("bpe", 60 entries\) than .* \("unigram", 60 entries\)'),
+        (["data.vocab_size=59", "training.init_vocab=mapped"], None),
+        ([], None),
+    ],
+)
+def test_subwords_that_cannot_be_those_of_the_model_are_refused_before_the_preparation(
+    project: Path, trained: Path, tmp_path: Path, changes: list[str], told: str | None
+) -> None:
+    recipe = load_recipe(str(project / "base.toml"), [*changes, f"training.init={trained}"])
+    with pytest.raises(NmtkitError, match=told) if told else nullcontext():
+        check_initial_model(recipe, Run(tmp_path / "run"))
+
+
+def test_subwords_of_other_text_cause_a_warning(
+    project: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    entry = f'[{{ source = "{project}/train.de", target = "{project}/train.en" }}]'
+    for changes, count in ((["data.train=" + entry], 1), (["data.train=" + entry, f"data.tokenizer={trained}"], 0)):
+        recipe = load_recipe(str(project / "base.toml"), [*changes, f"training.init={trained}"])
+        caplog.clear()
+        assert check_initial_model(recipe, Run(tmp_path / "run")) is not None
+        assert sum("learns subwords of its own text" in message for message in caplog.messages) == count
 
 
 @pytest.mark.parametrize(
