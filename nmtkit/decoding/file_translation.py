@@ -45,7 +45,9 @@ GATHERING_SECONDS = 0.02
 _DOUBTS = {
     "cut": "cut to the tokens that the model reads",
     "unknown": "at least half of the tokens are unknown to the model",
-    "length_limit": "ended by the maximum length (--max-length, --max-length-ratio, --max-length-offset)",
+    "length_limit": (
+        "the translation was ended by the maximum length (--max-length, --max-length-ratio, --max-length-offset)"
+    ),
     "short": "the translation is so short that text is probably missing",
 }
 """What a status means for the text of a line, where some may be lost."""

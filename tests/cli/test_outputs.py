@@ -54,7 +54,8 @@ def test_a_file_that_a_run_needs_is_not_written_over(trained: Path, name: str) -
 
 
 WARNED = (
-    "warning: ended by the maximum length (--max-length, --max-length-ratio, --max-length-offset): "
+    "warning: the translation was ended by the maximum length "
+    "(--max-length, --max-length-ratio, --max-length-offset): "
     "40 lines: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...\n"
 )
 """What the model, which has hardly been trained, causes on stderr."""

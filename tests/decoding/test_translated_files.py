@@ -260,7 +260,8 @@ def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
         "a required prefix, phrase, term or span is missing in 2 lines: 1, 4; the first: '7'",
         "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: 7 8",
         "cut to the tokens that the model reads: line 4",
-        "ended by the maximum length (--max-length, --max-length-ratio, --max-length-offset): 3 lines: 1, 3, 4",
+        "the translation was ended by the maximum length (--max-length, --max-length-ratio, --max-length-offset): "
+        "3 lines: 1, 3, 4",
     ]
     assert json.loads((tmp_path / "status").read_text().split("\n")[3])["missing"] == ["8"]
 
@@ -299,7 +300,7 @@ def test_lines_whose_translations_may_lack_text_are_named(
     job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, decoding))
     translate_file(job, tmp_path / "in", tmp_path / "out")
     (message,) = logged.messages
-    assert message.startswith("ended by the maximum length") and message.endswith(": line 1")
+    assert message.startswith("the translation was ended by the maximum length") and message.endswith(": line 1")
 
 
 def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> None:
