@@ -14,7 +14,10 @@ import nmtkit
 for module in pkgutil.walk_packages(nmtkit.__path__, "nmtkit."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
-for name in ("safetensors.torch", "rich.table", "rich.progress", "sacrebleu", "sentencepiece", "ctranslate2"):
+for name in (
+    "safetensors.torch", "rich.table", "rich.progress", "sacrebleu", "sacremoses", "sentencepiece", "ctranslate2",
+    "torch._dynamo",  # by the first optimiser, for a second
+):  # fmt: skip
     importlib.import_module(name)
 sys.modules["nmtkit.console"].SECONDS_BETWEEN_LINES = math.inf  # type: ignore[attr-defined]
 for name in ("nmtkit.training.session", "nmtkit.training.prediction"):

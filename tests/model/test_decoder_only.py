@@ -126,10 +126,15 @@ def test_one_position_at_a_time_gives_the_log_probabilities_of_whole_sequences(
     kind: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     model = model_of(dtype, 1.3 if dtype == torch.float64 else 1.0, **KINDS[kind])
-    for length in LENGTHS:
-        ids = random_ids(length, seed=length)
-        source = 2 * length // 3 if length > 10 else length // 2
-        assert_same_by_steps(model, batch_of([ids[:source]], [ids[source:]]), tolerance)
+    *together, alone = [length for length in LENGTHS if length > 10]
+    for lengths in (*([length] for length in range(1, 11)), together, [alone]):
+        sources, targets = [], []
+        for length in lengths:
+            ids = random_ids(length, seed=length)
+            source = 2 * length // 3 if length > 10 else length // 2
+            sources.append(ids[:source])
+            targets.append(ids[source:])
+        assert_same_by_steps(model, batch_of(sources, targets), tolerance)
 
 
 @pytest.mark.parametrize("kind", SMALL_BLOCKS)
