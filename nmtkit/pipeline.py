@@ -10,6 +10,7 @@ Steps that are up to date are skipped.
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -361,7 +362,8 @@ def _store(run: Run, scores: dict[str, dict[str, Score]]) -> None:
     """Write RUN/scores.json and RUN/cost.json, unless this user may only read the run."""
     with optional_write(run.scores):
         write_json(run.scores, {name: scores_as_json(entry) for name, entry in scores.items()})
-    with optional_write(run.cost):
+    # Without checkpoints and resume states, as in a published run, cost.json stays as it is.
+    with optional_write(run.cost), suppress(ModelError):
         write_json(run.cost, training_cost(run.folder))
 
 

@@ -213,7 +213,7 @@ def local_text(path: Path, *, whole_lines: bool = False) -> TextSource:
     return TextSource(str(path), partial(iter, StoredText(unread, member, text_format, "")))
 
 
-def local_lines(path: Path, errors: Literal["strict", "replace"]) -> LineReader:
+def local_lines(path: Path, errors: Literal["strict", "replace", "surrogateescape"]) -> LineReader:
     """Return a reader of the lines of one text of the user, in any format that `local_text` reads.
 
     Lines of a ``.tsv`` file stay whole. Raises DataError as `local_text` does.

@@ -18,7 +18,7 @@ from typing import Any
 from nmtkit.config.corpus_entries import MANY_LANGUAGES, GeneratedCorpus, Noise, corpus_name
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import DecodingConfig
-from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.corpora.corpus import Corpus, TextSource, local_lines
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
@@ -56,7 +56,7 @@ class Generation:
             ModelError: there is no model, or the models of an ensemble have different vocabularies.
         """
         name, input_sha256 = corpus_name(entry), sha256_of(entry.generate)
-        if not any(line.strip() for line in LineReader(entry.generate, errors="replace")):
+        if not any(line.strip() for line in local_lines(entry.generate, "replace")):
             raise DataError(f"{entry.generate}: there is no text to translate in this file")
         own_models = run.folder.resolve(), run.averaged.resolve()
         for path in entry.model:
@@ -127,7 +127,7 @@ class Generation:
     def outcomes(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield what became of each translation, its line, its text and the number of the line."""
         # Invalid bytes stay in the lines, for the rules of [cleaning].
-        lines = iter(LineReader(self.entry.generate, errors="surrogateescape"))
+        lines = iter(local_lines(self.entry.generate, "surrogateescape"))
         number, line = 0, ""
         for row in LineReader(self.path):
             of_line, has_hit_limit, text = row.split("\t", 2)

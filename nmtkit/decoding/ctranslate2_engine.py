@@ -217,6 +217,8 @@ class CTranslate2Translator(Engine):
         )  # fmt: skip
         if request != plain:
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
+        if self.decoding.beam > 1 and self.decoding.coverage_penalty:
+            raise DataError("CTranslate2 has a different coverage penalty; use beam 1 or the torch engine")
 
     def search_segments(
         self, segments: Sequence[Segment], request: TranslationRequest, batching: Batching

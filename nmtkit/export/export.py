@@ -29,6 +29,7 @@ from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
+from nmtkit.text.vocabulary import TAG_SIGN
 from nmtkit.versions import versions
 
 _PLAIN: dict[str, object] = {
@@ -101,7 +102,11 @@ def export(
         "decoding": loaded.decoding.model_dump(mode="json"),
         "training_lengths": loaded.lengths and loaded.lengths.model_dump(),
         "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS} | {"target_languages": list(targets)},
-        "target_tags": loaded.tokenizer.settings.get("target_tags", {}),
+        # The vocabulary for transformers has them without the sign.
+        "target_tags": {
+            code: tag.removeprefix(TAG_SIGN) if to == "huggingface" else tag
+            for code, tag in loaded.tokenizer.settings.get("target_tags", {}).items()
+        },
     }
     if is_language_model:
         with write_folder_atomically(folder) as temporary:

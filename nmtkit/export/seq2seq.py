@@ -125,7 +125,10 @@ def read(
     settings = vocabulary.settings | {key: code for key, code in given.items() if code is not None}
     tokenizer = Tokenizer.of_imported(entries, reserved, vocabulary.models, settings)
     if source_language or target_language:
-        tokenizer.in_direction(target_language or tokenizer.target_languages[0], source_language)  # knows them
+        # Raises for one that the model does not know.
+        tokenizer.in_direction(
+            target_language or tokenizer.target_languages[0], source_language or tokenizer.source_languages[0]
+        )
     # Translation models learn from sentences, and none longer than the positions that transformers has, one of which is
     # that of the end symbol.
     longest = positive_count(path, stated, "max_position_embeddings") - 1

@@ -181,6 +181,15 @@ class TestBackTranslation:
         project.prepare(BACK.replace("mono.de", "mono.de.gz"))
         assert project.pairs() == project.expected()
 
+    @pytest.mark.parametrize("between", ["\n", " "], ids=["a line each", "one line"])
+    def test_segments_of_markup_are_paired_with_their_own_translations(self, project: Project, between: str) -> None:
+        expected = [pair for pair in project.expected() if pair[1]]
+        segments = [f'<seg id="{number}">{line}</seg>' for number, line in enumerate(GERMAN)]
+        text = between.join(['<srcset setid="x" srclang="any">', '<doc docid="d">', *segments, "</doc>", "</srcset>"])
+        (project.folder / "mono.sgm").write_text(f"{text}\n", encoding="utf-8")
+        project.prepare(BACK.replace("mono.de", "mono.sgm"))
+        assert project.pairs() == expected
+
     def test_no_generated_pair_is_held_out(self, project: Project) -> None:
         project.write("train.en", [f"{source} {number}" for number in range(5) for source, _ in TEXT])
         project.write("train.de", [f"{target} {number}" for number in range(5) for _, target in TEXT])

@@ -276,6 +276,18 @@ class TestNumbers:
         assert outcome.code == 0, outcome.err
         assert "the recipe has" not in outcome.err
 
+    def test_a_run_without_checkpoints_is_scored_and_keeps_its_cost(self, pipeline: Pipeline, tmp_path: Path) -> None:
+        run = shutil.copytree(pipeline.run, tmp_path / "run")
+        cost = (run / "cost.json").read_bytes()
+        shutil.rmtree(run / "checkpoints")
+        shutil.rmtree(run / "resume")
+        (run / "scores.json").unlink()
+        outcome = run_command("score", run)
+        assert outcome.code == 0, outcome.err
+        assert "sacrebleu" in outcome.out
+        assert (run / "scores.json").read_bytes() == (pipeline.run / "scores.json").read_bytes()
+        assert (run / "cost.json").read_bytes() == cost
+
     def test_a_run_that_is_stopped_while_it_translates_keeps_what_is_translated(
         self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -11,9 +11,9 @@ import pytest
 from tiny_models import VALID, make_run
 
 from nmtkit.decoding import engine_choice
-from nmtkit.decoding.ctranslate2_engine import Export, exports_of
+from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, exports_of
 from nmtkit.decoding.engine_choice import choose_export
-from nmtkit.errors import ModelError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.export.export import export
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.tokenizer import Tokenizer
@@ -193,7 +193,13 @@ class TestAskedFor:
     def test_a_coverage_penalty_is_refused_where_it_matters(self, exported_run: Path) -> None:
         with pytest.raises(ModelError, match="a different coverage penalty"):
             choose_export([exported_run], "ctranslate2", {"coverage_penalty": 0.2})
-        assert choose_export([exported_run], "ctranslate2", {"coverage_penalty": 0.2, "beam": 1}) is not None
+        export = choose_export([exported_run], "ctranslate2", {"coverage_penalty": 0.2, "beam": 1})
+        assert export is not None
+        translator = CTranslate2Translator.load(export, {"coverage_penalty": 0.2, "beam": 1}, "cpu", 1)
+        assert len(translator.translate(["the dog"])) == 1
+        translator.decoding = translator.decoding.model_copy(update={"beam": 2})  # as a request to the server does
+        with pytest.raises(DataError, match="use beam 1 or the torch engine"):
+            translator.translate(["the dog"])
 
     def test_torch_is_torch(self, exported_run: Path) -> None:
         assert choose_export([exported_run], "torch", GREEDY) is None

@@ -475,6 +475,14 @@ def test_a_wrong_or_missing_language_gives_one_line_with_the_known_ones(tmp_path
             translator.translate(["the dog"], **languages)
 
 
+def test_one_of_both_languages_can_be_a_default(tmp_path: Path, m2m100: Path) -> None:
+    import_model(m2m100, tmp_path / "ours", target_language="ha")
+    translator = Translator.load(tmp_path / "ours")
+    assert translator.translate(["the dog"], source_language="en") == translator.translate(
+        ["the dog"], source_language="en", target_language="ha"
+    )
+
+
 def test_of_hundreds_of_languages_those_like_the_wrong_one_are_listed(tmp_path: Path, m2m100: Path) -> None:
     folder = tmp_path / "m2m100"
     shutil.copytree(m2m100, folder)
