@@ -315,10 +315,10 @@ class TranslationJob:
 
 def _missing(best: Translation, request: TranslationRequest, index: int) -> list[str]:
     """Return the terms, spans, phrases and the prefix that the translation of a line lacks."""
-    given = [*request.prefixes[index : index + 1], *(request.required[index] if request.required else ())]
     if not best.is_unsatisfied:
         return []
-    stated = [text for text in given if text.strip()]
+    stated = [*request.prefixes[index : index + 1], *(request.required[index] if request.required else ())]
+    stated = [text for text in stated if text.strip()]
     return [*best.missing, *(text for text in stated if text.strip() not in best.text)] or stated  # within other words
 
 

@@ -23,7 +23,7 @@ from nmtkit.decoding.file_translation import (
     windows,
 )
 from nmtkit.decoding.parts import _KIND, Parts, Written
-from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
+from nmtkit.decoding.request import Batching, Sampling, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, remove_folder
@@ -264,6 +264,12 @@ def test_lines_that_were_cut_or_lack_something_are_named_after_a_resume(
         "3 lines: 1, 3, 4",
     ]
     assert json.loads((tmp_path / "status").read_text().split("\n")[3])["missing"] == ["8"]
+
+
+def test_a_prefix_of_no_text_is_not_named_as_missing() -> None:
+    request = TranslationRequest(prefixes=("", " "), required=(["ab"], []))
+    within_a_word = Translation("the cabin", is_unsatisfied=True)
+    assert [streams._missing(within_a_word, request, index) for index in (0, 1)] == [["ab"], []]
 
 
 def test_what_is_missing_may_contain_line_separators(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -568,6 +568,12 @@ def test_an_imported_model_is_exported_with_the_same_translations(pair: Imported
     if to == "ctranslate2":
         return
     assert manifest["parity"]["beam"]["identical"] >= 0.5  # the searches differ, the models do not
+    tags = pair.loaded.tokenizer.settings.get("target_tags", {})
+    assert manifest["target_tags"].keys() == tags.keys()
+    for code, tag in manifest["target_tags"].items():
+        assert tag in read_json(folder / "vocab.json")
+        line = f"- First token of the source for a translation to {code}: {tag}\n"
+        assert line in (folder / "README.md").read_text(encoding="utf-8")
     import_model(folder, tmp_path / "back")
     back = load_model(tmp_path / "back")
     assert back.model.config == pair.loaded.model.config
