@@ -62,6 +62,7 @@ def command(
       nmtkit attention runs/quickstart --source "The old house is empty." \\
           --output attention.html
     """
+    from nmtkit.decoding.request import TranslationRequest
     from nmtkit.decoding.translator import Translator
     from nmtkit.model_folder import load_model
     from nmtkit.reports.attention_maps import (
@@ -84,7 +85,9 @@ def command(
     loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to, from_, is_requested=True))
     if target is None:
         origin = "The target is the model's own translation."
-        target = Translator([loaded.model], loaded.tokenizer, loaded.decoding).translate([source], split="never")[0]
+        translator = Translator([loaded.model], loaded.tokenizer, loaded.decoding)
+        [[best]] = translator.translations([source], TranslationRequest(split="never"))
+        target = loaded.tokenizer.as_divided(best.text, best.pieces)
     else:
         origin = "The target was given."
     maps = attention_maps(loaded, source, target)

@@ -49,7 +49,9 @@ def command(
             "it is MODULE:FUNCTION]",
         ),
     ] = None,
-    random: Annotated[bool, Option(help="Play episodes of random actions as well.")] = False,
+    random: Annotated[
+        bool, Option(help="Play episodes of random actions as well, in the environment of each model.")
+    ] = False,
     max_steps: Annotated[
         int | None, Option(min=1, help="End episodes after N steps; without it, endless ones are errors.")
     ] = None,
@@ -95,6 +97,7 @@ def command(
         request = replace(request, min_probability=min_probability)
     torch_device = options.start_device(device, threads)
     played: dict[str, list[Played]] = {}
+    places: dict[tuple[str | None, int], tuple[str, Facts, int]] = {}
     for model in models:
         loaded = load_model(find_model(model), torch_device)
         aim = target_of(loaded.model.config, request)
@@ -103,18 +106,22 @@ def command(
         if aim != "predicted" and not (prior is None and min_probability is None):
             raise DataError(f"{model}: aims at no predicted return; leave out --prior and --min-probability")
         played[str(model)] = play(loaded, request)
-    if random:
         facts = Facts.of(loaded.tokenizer)
-        played["random actions"] = play_at_random(facts, request, loaded.model.config.max_positions)
+        place = request.environment or facts.environment, facts.environment_seed
+        places.setdefault(place, (str(model), facts, loaded.model.config.max_positions))
+    for name, facts, positions in places.values() if random else ():
+        where = f" where {name} played" if len(places) > 1 else ""
+        played[f"random actions{where}"] = play_at_random(facts, request, positions)
     found = {name: outcome_of(each) for name, each in played.items()}
     rows = []
     for name, entry in found.items():
         low, high = entry["success_rate_interval"]
         row = [name, f"{100 * entry['success_rate']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"]
-        low, high = entry["mean_return_interval"]
-        row.append(f"{entry['mean_return']:.3g} ± {(high - low) / 2:.2g}")
-        half = entry["mean_length_half_width"] or 0.0
-        row.append("" if entry["mean_length"] is None else f"{entry['mean_length']:.1f} ± {half:.1f}")
+        interval, half = entry["mean_return_interval"], entry["mean_length_half_width"]
+        half_return = f" ± {(interval[1] - interval[0]) / 2:.2g}" if interval else ""  # one episode has no spread
+        row.append(f"{entry['mean_return']:.3g}{half_return}")
+        half_length = "" if half is None else f" ± {half:.1f}"
+        row.append("" if entry["mean_length"] is None else f"{entry['mean_length']:.1f}{half_length}")
         row.append("")
         if "shortest_rate" in entry:
             low, high = entry["shortest_rate_interval"]

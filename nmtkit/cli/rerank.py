@@ -101,7 +101,8 @@ def command(
             )
         context = max(context, decoder.tokenizer.context)
         penalty = length_penalty(decoding.length_penalty, decoding.alpha)
-        features.append(Feature(score, weight, penalty, len(decoder.tokenizer.target_start)))
+        tokenizer = decoder.tokenizer
+        features.append(Feature(score, weight, penalty, len(tokenizer.target_start), tokenizer.as_divided))
     with result_lines(output) as write, console.progress("reranking", None) as advance:
         done = 0
         cut: list[int] = []

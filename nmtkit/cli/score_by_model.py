@@ -54,7 +54,8 @@ def score_by_model(
         if from_ is not None:
             raise ModelError(f"{models[0]}: a language model has no source language; leave out --from")
         decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device), precision)
-        decoder.tokenizer.in_direction(to)
+        if to is not None:
+            decoder.tokenizer.in_direction(to)
     else:
         decoder = ForcedDecoder.load(models, chosen_device, precision, to, from_)
     readers = [local_lines(source, "replace"), local_lines(hypothesis, "replace")]
@@ -63,6 +64,7 @@ def score_by_model(
         done = 0
         cut: dict[str, list[int]] = {"source": [], "hypothesis": []}
         whole: list[int] = []
+        unknown: list[int] = []
         documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
         for window in windows(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
@@ -84,6 +86,8 @@ def score_by_model(
                 for side, numbers in cut.items():
                     if f"cut_{side}" in score.remarks:
                         numbers.append(number)
+                if "unknown_tokens" in score.remarks:
+                    unknown.append(number)
                 if isinstance(decoder, ForcedDecoder) and decoder.would_split(pairs[number - done - 1][0]):
                     whole.append(number)
             write(lines)
@@ -92,6 +96,10 @@ def score_by_model(
     for side, numbers in cut.items():
         warn_of_cut_lines(side, numbers, max_tokens)
     warn_of_whole_lines(whole)
+    if unknown:
+        mark = decoder.tokenizer.segment_mark
+        remedy = f"; words have to be divided as in the training text, lo{mark} w" if mark else ""
+        console.log.warning("<unk> in the hypothesis of %s%s", console.listed(unknown), remedy)
     for reader in readers:
         warn_of_invalid_lines(reader)
 

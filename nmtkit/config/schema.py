@@ -527,6 +527,8 @@ class Recipe(Section):
                 raise ValueError(
                     f"[model] max_positions = {most} is less than [data] sequence_length = {self.data.sequence_length}"
                 )
+            if most < 2:
+                raise ValueError(f"[model] max_positions = {most}: generating a token takes 2 positions")
         elif self.model.is_joined:
             if not 0 < 2 * self.cleaning.max_tokens <= longest:
                 raise ValueError(

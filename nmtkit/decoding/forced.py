@@ -9,6 +9,7 @@ go before source and hypothesis as in training; scores are those of the tokens o
 """
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
 from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import EOS
+from nmtkit.text.vocabulary import EOS, UNK
 
 MAX_TOKENS = 1024
 BATCH_TOKENS = 2048
@@ -48,7 +49,8 @@ class ForcedScore:
     Attributes:
         ids: tokens that were scored, with the end symbol unless the hypothesis was cut.
         log_probs: natural logarithm of the probability of each token, given the source and the tokens before it.
-        remarks: any of "empty_source", "empty_hypothesis", "cut_source", "cut_hypothesis".
+        remarks: any of "empty_source", "empty_hypothesis", "cut_source", "cut_hypothesis", "unknown_tokens" (of the
+            hypothesis).
     """
 
     ids: tuple[int, ...]
@@ -97,10 +99,10 @@ class ForcedDecoder:
         self.decoding = decoding
         self._device = models[0].output_embedding.device
         limits = [model.config.max_positions for model in models if model.config.positions == "learned"]
-        most = min([limit - 1 for limit in limits], default=None)  # the end or begin symbol is added
+        self._most = min([limit - 1 for limit in limits], default=sys.maxsize)  # the end or begin symbol is added
         self._is_joined = any(model.config.is_joined for model in models)
-        # Where source and target share the positions, each has at most half of them.
-        self._max_tokens = most // 2 if most is not None and self._is_joined else most
+        # Where source and target share the positions, a source has at most half of them, as in translation.
+        self._max_tokens = self._most // 2 if self._is_joined else self._most
 
     @classmethod
     def load(
@@ -179,7 +181,7 @@ class ForcedDecoder:
         """Return the ids that go before each pair, for each side with context."""
         tokenizer, sides = self.tokenizer, self.tokenizer.context_sides
         separators = [tokenizer.separator_id(side) for side in sides]
-        limit = self._limit(max_tokens)
+        limit = min(max_tokens, self._max_tokens)
         longest = [min(limit, (self._lengths and self._lengths.longest_sequence) or limit), limit][: len(sides)]
         found: list[list[list[int]]] = [[] for _ in sides]
         for pairs, *row in zip(before, *ids[: len(sides)], strict=True):
@@ -193,10 +195,6 @@ class ForcedDecoder:
             for rows, context in zip(found, context_of(sentences, row, separators, longest), strict=True):
                 rows.append(context)
         return found
-
-    def _limit(self, max_tokens: int) -> int:
-        """Return the maximum length of a side."""
-        return max_tokens if self._max_tokens is None else min(max_tokens, self._max_tokens)
 
     def score_ids(
         self,
@@ -218,15 +216,18 @@ class ForcedDecoder:
         Raises:
             ModelError: a probability is not a number.
         """
-        limit = self._limit(max_tokens)
-        most_scored = self._limit(max_tokens + len(self.tokenizer.target_start))
-        most_read = limit  # tokens of a source
+        most_read = max_tokens  # tokens of a source
         if not task_of(self.tokenizer).splits_sources:
-            most_read = self._limit(source_limit(None, self._lengths))
+            most_read = source_limit(None, self._lengths)
         elif self._lengths is not None and self._lengths.max_source_tokens:
-            most_read = min(limit, self._lengths.max_source_tokens)
+            most_read = min(max_tokens, self._lengths.max_source_tokens)
+        most_read = min(most_read, self._max_tokens)
         sides = [*zip(sources, hypotheses, strict=True)]
-        pairs = [(source[:most_read], hypothesis[:most_scored]) for source, hypothesis in sides]
+        start = len(self.tokenizer.target_start)
+        most_scored = [
+            min(max_tokens + start, self._most - self._is_joined * min(len(source), most_read)) for source, _ in sides
+        ]
+        pairs = [(source[:most_read], own[:most]) for (source, own), most in zip(sides, most_scored, strict=True)]
         order = sorted(range(len(pairs)), key=lambda index: [len(ids) for ids in reversed(pairs[index])], reverse=True)
         # The shape is given for the case of no pairs.
         counts = np.array([[len(ids) + 1 for ids in pairs[index]] for index in order], np.int64).reshape(-1, 2)
@@ -242,15 +243,17 @@ class ForcedDecoder:
         scores = []
         for index, (source, hypothesis) in enumerate(sides):
             remarks = []
-            begin = unscored[index] if unscored else 0
-            own = (("source", source, most_read), ("hypothesis", hypothesis[begin:], most_scored - begin))
+            begin, most_own = unscored[index] if unscored else 0, most_scored[index]
+            own = (("source", source, most_read), ("hypothesis", hypothesis[begin:], most_own - begin))
             for name, tokens, most in own:
                 if not tokens:
                     remarks.append(f"empty_{name}")
                 elif len(tokens) > most:
                     remarks.append(f"cut_{name}")
             # A hypothesis that was cut has no end symbol.
-            ids = tuple(hypothesis[:most_scored]) if len(hypothesis) > most_scored else (*hypothesis, EOS)
+            ids = tuple(hypothesis[:most_own]) if len(hypothesis) > most_own else (*hypothesis, EOS)
+            if UNK in ids[begin:]:
+                remarks.append("unknown_tokens")
             scores.append(ForcedScore(ids[begin:], tuple(log_probs[index][begin : len(ids)]), tuple(remarks)))
         return scores
 

@@ -99,18 +99,19 @@ class Played:
 def outcome_of(episodes: Sequence[Played]) -> dict[str, Any]:
     """Return success rate and mean return with intervals, shares of shortest paths, and the count of each length.
 
-    The interval of a rate is Wilson's, that of the mean return 1.96 standard errors; both 95 %.
+    The interval of a rate is Wilson's, that of the mean return 1.96 standard errors; both 95 %. A single episode gives
+    no interval of the mean.
     """
     number = len(episodes)
     returns = np.array([episode.total for episode in episodes])
     lengths = [len(episode.rewards) for episode in episodes if episode.is_success]
-    half = _Z * float(returns.std(ddof=1)) / math.sqrt(number) if number > 1 else 0.0
+    mean, half = float(returns.mean()), _Z * float(returns.std(ddof=1)) / math.sqrt(number) if number > 1 else None
     found: dict[str, Any] = {
         "episodes": number,
         "success_rate": len(lengths) / number,
         "success_rate_interval": wilson(len(lengths), number),
-        "mean_return": float(returns.mean()),
-        "mean_return_interval": [float(returns.mean()) - half, float(returns.mean()) + half],
+        "mean_return": mean,
+        "mean_return_interval": None if half is None else [mean - half, mean + half],
         "mean_length": float(np.mean(lengths)) if lengths else None,
         "mean_length_half_width": _Z * float(np.std(lengths, ddof=1)) / math.sqrt(len(lengths))
         if len(lengths) > 1

@@ -28,6 +28,7 @@ class Candidate:
 
     Attributes:
         text: the hypothesis, one line.
+        tokens: its tokens, of JSON; () if they are not stated.
         score: score in the list; None if there is none.
         fields: JSON object of the hypothesis; in the format with |||, "features" and the fields after the score
             ("further").
@@ -36,6 +37,7 @@ class Candidate:
     text: str
     score: float | None
     fields: dict[str, Any]
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,14 @@ class Feature:
         score: function that returns one score per pair of source and hypothesis, given the pairs before each
             (`ForcedDecoder.score`).
         num_begin: number of tokens with which every target begins, such as a language; the penalty counts them, too.
+        as_read: function that returns a hypothesis, given its text and its tokens, as the model reads it.
     """
 
     score: Callable[[list[tuple[str, str]], list[list[tuple[str, str]]]], list[ForcedScore]]
     weight: float
     penalty: LengthPenalty
     num_begin: int = 0
+    as_read: Callable[[str, Sequence[str]], str] = lambda text, tokens: text
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,6 @@ def rerank(
         DataError: ``original_weight`` is not 0, and a hypothesis has no score in the list.
     """
     lists = list(lists)  # `read_lists` gives an iterator
-    pairs = [(entry.source, candidate.text) for entry in lists for candidate in entry.candidates]
     for entry in lists:
         if original_weight and any(candidate.score is None for candidate in entry.candidates):
             raise DataError(
@@ -110,7 +113,12 @@ def rerank(
                 "weight"
             )
     before = [[(line, "") for line in entry.before] for entry in lists for _ in entry.candidates]
-    by_hypothesis = zip(*(feature.score(pairs, before) for feature in features), strict=True)
+    pairs = [
+        [(entry.source, feature.as_read(each.text, each.tokens)) for entry in lists for each in entry.candidates]
+        for feature in features
+    ]
+    scored = (feature.score(of_feature, before) for feature, of_feature in zip(features, pairs, strict=True))
+    by_hypothesis = zip(*scored, strict=True)
     rankings = []
     for entry in lists:
         ranked = []
@@ -189,7 +197,10 @@ def _json_lists(name: str, lines: Iterable[str]) -> Iterator[NBestList]:
             # In Python, True and False are ints.
             if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
                 raise DataError(f'{location}: the "score" of a hypothesis is not a number')
-            candidates.append(Candidate(_one_line(hypothesis["text"]), _number(score), hypothesis))
+            stated = hypothesis.get("tokens")
+            tokens = stated if isinstance(stated, list) and all(isinstance(each, str) for each in stated) else ()
+            text = _one_line(hypothesis["text"])
+            candidates.append(Candidate(text, _number(score), hypothesis, tuple(map(_one_line, tokens))))
         yield NBestList(location, _one_line(fields["source"]), tuple(candidates), fields)
 
 

@@ -150,6 +150,7 @@ class ContinuationScorer:
                 "empty_hypothesis": not hypothesis,
                 "cut_source": len(kept) < len(source),
                 "cut_hypothesis": len(hypothesis) > length,
+                "unknown_tokens": UNK in scored,
             }
             remarks.append(tuple(name for name, applies in is_cut.items() if applies))
         scores: list[tuple[float, ...]] = [()] * len(rows)

@@ -57,6 +57,8 @@ def import_model(
                 raise ModelError(f"{path}: model_type is {kind!r}; these can be imported: {known}")
     except DataError as error:
         raise ModelError(str(error)) from None
+    if source_language is not None and imported.config.is_joined:
+        raise ModelError(f"{folder}: a language model has no source language; leave out --source-language")
     provenance = {"kind": "import", "imported_from": str(folder)}
     save_model(
         output, imported.weights, imported.config, imported.tokenizer, imported.decoding, provenance, imported.lengths

@@ -60,7 +60,7 @@ def read(folder: Path, stated: dict[str, Any] | None, language: str | None) -> I
         DataError: a file cannot be read.
     """
     config, theirs = _read_released(folder) if stated is None else _read_transformers(folder, stated)
-    tokenizer, rows = _read_tokenizer(folder, language or "en", theirs["tokens_embed.weight"].size(0))
+    tokenizer, rows = _read_tokenizer(folder, language, theirs["tokens_embed.weight"].size(0))
     lengths = TrainingLengths(longest_source=config.max_positions, target_ratio=1.0, multi_sentence_share=0.0)
     weights = our_weights(theirs, config, rows)
     return ImportedModel(weights, config, tokenizer, DecodingConfig(average_last=1), lengths)
@@ -216,20 +216,23 @@ def _read_array(path: Path) -> np.ndarray:
     return array.astype(np.float32, copy=False)
 
 
-def _read_tokenizer(folder: Path, language: str, vocab_size: int) -> tuple[Tokenizer, list[int]]:
+def _read_tokenizer(folder: Path, language: str | None, vocab_size: int) -> tuple[Tokenizer, list[int]]:
     """Return the tokenizer of a folder, and their id of each of its entries; ``vocab_size``: rows of the embeddings."""
     if (folder / "tokenizer" / "tokenizer.json").is_file():  # nmtkit's own, in its export
         tokenizer = Tokenizer.load(folder / "tokenizer")
         path, ids = folder / "tokenizer", list(range(tokenizer.vocab_size("target")))
         if tokenizer.task_name != LANGUAGE_MODEL:
             raise ModelError(f"{path}: not the tokenizer of a language model")
+        own = tokenizer.languages[1]
+        if language not in (None, own):
+            raise ModelError(f"{path}: its language is {own!r}, which --target-language cannot change; leave it out")
     else:
         path, vocabulary, merges = _read_subwords(folder)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))) or UNKNOWN_PIECE not in vocabulary:
             raise ModelError(f"{path}: needs an entry {UNKNOWN_PIECE}, and each of the ids from 0 on once")
         unknown = vocabulary.pop(UNKNOWN_PIECE)
         pieces = sorted(vocabulary, key=vocabulary.__getitem__)
-        tokenizer = Tokenizer.of_gpt(pieces, merges, language)
+        tokenizer = Tokenizer.of_gpt(pieces, merges, language or "en")
         ids = [*[unknown] * len(SPECIAL_PIECES), *(vocabulary[piece] for piece in pieces)]
     if max(ids) + 1 != vocab_size:
         raise ModelError(

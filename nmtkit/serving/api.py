@@ -166,7 +166,8 @@ class Api:
         options = dataclasses.replace(shared, n_best=num_best, attention=body.alignment, glossary=glossary)
         job = Job(engine, body.beam or engine.decoding.beam, options, lines, request.is_gone)
         found = iter(await self._queue.translate(job) if lines else [])
-        answers = [text.answer([next(found) for _ in (*text.lines, *blank)][: len(text.lines)]) for text in texts]
+        mark = engine.tokenizer.segment_mark
+        answers = [text.answer([next(found) for _ in (*text.lines, *blank)][: len(text.lines)], mark) for text in texts]
         wanted = {"translatedText": True, "alternatives": num_best > 1, "alignment": body.alignment}
         columns = {name: [answer[name] for answer in answers] for name, is_wanted in wanted.items() if is_wanted}
         is_one = isinstance(body.q, str)

@@ -29,8 +29,8 @@ class Text:
         if len(self.lines) > len(shown):
             raise RequestError(400, "prefix: it has more lines than the text")
 
-    def answer(self, translations: Sequence[Sequence[Translation]]) -> dict[str, Any]:
-        """Return the fields of the answer from the translations of each line, best first."""
+    def answer(self, translations: Sequence[Sequence[Translation]], mark: str = "") -> dict[str, Any]:
+        """Return the fields of the answer from the translations of each line, best first; ``mark`` as in `spans`."""
         joined = []
         for rank in range(max(map(len, translations))):  # the n-th best of a text joins the n-th best of its lines
             of_rank = [of_line[min(rank, len(of_line) - 1)].text for of_line in translations]
@@ -41,18 +41,22 @@ class Text:
         for (line, _), (best, *_), end in zip(self.lines, translations, self._between, strict=True):
             read = zip_longest(best.source_pieces or (), best.source_is_context)
             sources = spans(line, ["" if is_context else piece for piece, is_context in read], offsets[0])
-            targets = spans(best.text, best.pieces, offsets[1])
+            targets = spans(best.text, best.pieces, offsets[1], mark)
             pairs = [(sources[index], target) for index, target in zip(best.alignment or (), targets, strict=False)]
             alignment += [[*source, *target] for source, target in pairs if source and target]
             offsets = (offsets[0] + len(line) + len(end), offsets[1] + len(best.text) + len(end))
         return {"translatedText": joined[0], "alternatives": list(dict.fromkeys(joined))[1:], "alignment": alignment}
 
 
-def spans(text: str, pieces: Sequence[str], offset: int = 0) -> list[tuple[int, int] | None]:
-    """Return start and end of each subword in a text, plus ``offset``; None for one that is not there."""
+def spans(text: str, pieces: Sequence[str], offset: int = 0, mark: str = "") -> list[tuple[int, int] | None]:
+    """Return start and end of each subword in a text, plus ``offset``; None for one that is not there.
+
+    Args:
+        mark: end of subwords that a translation joins with the next one, without it.
+    """
     lowered, position, found = text.lower(), 0, list[tuple[int, int] | None]()  # a model may use lower case only
     for piece in pieces:
-        shown = piece.replace("\u2581", "").lower()
+        shown = piece.replace("\u2581", "").removesuffix(mark).lower()
         start = lowered.find(shown, position, position + len(shown) + _NEAR) if shown else -1
         position = position if start < 0 else start + len(shown)
         is_there = start >= 0 and len(lowered) == len(text)

@@ -46,6 +46,7 @@ from nmtkit.text.vocabulary import (
     SegmentedPieces,
     Side,
     Vocabulary,
+    join_segments,
 )
 from nmtkit.text.wordpieces import WordPieces
 
@@ -529,7 +530,7 @@ class Tokenizer:
             for code, entry in settings.get(key, {}).items()
         }
         added = range(len(vocabulary.base), len(vocabulary)) if isinstance(vocabulary, Extended) else ()
-        mark = settings["segment_mark"] if settings["subwords"] == "none" else "</w>"
+        mark = self.segment_mark if settings["subwords"] == "none" else "</w>"
         at_end = {"none": ("open", "ends"), "gpt-bpe": ("ends", "open")}.get(settings["subwords"])
         found: list[Identity] = []
         for index, entry in enumerate(self.entries(side)):
@@ -561,12 +562,22 @@ class Tokenizer:
         before, *rows = self._side(side).encode([_BEFORE, *lines], None)
         return [row[len(before) :] for row in rows]
 
+    @property
+    def segment_mark(self) -> str:
+        """End of pieces that decoding joins with the next one, of words that were divided beforehand; "" for others."""
+        return self.settings["segment_mark"] if self.settings["subwords"] == "none" else ""
+
+    def as_divided(self, text: str, pieces: Iterable[str]) -> str:
+        """Return a translation as this tokenizer reads it: its pieces if its text joins them by `segment_mark`."""
+        divided = " ".join(piece for piece in pieces if piece != SPECIAL_PIECES[EOS])  # which stands between segments
+        return divided if self.segment_mark and join_segments(divided, self.segment_mark) == text else text
+
     def word_starts(self, ids: Sequence[int], side: Side) -> list[bool]:
         """Return for each id whether a word begins with it."""
         pieces = self.pieces(ids, side)
         # Pieces of these two kinds mark the ends of words, so the piece before decides.
         if self.settings["subwords"] == "none":
-            mark = self.settings["segment_mark"]
+            mark = self.segment_mark
             return [not (mark and before.endswith(mark)) for before in ["", *pieces][:-1]]
         if self.settings["subwords"] == "gpt-bpe":
             return [before.endswith("</w>") for before in ["</w>", *pieces][:-1]]

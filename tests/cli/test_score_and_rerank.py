@@ -4,8 +4,9 @@ import gzip
 import json
 import math
 import os
+import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ HOSTILE = [
 ]
 
 
-def save(folder: Path, seed: int, **data: object) -> Path:
+def save(folder: Path, seed: int, pairs: Sequence[tuple[str, str]] = TEXT, **data: object) -> Path:
     """A model of random weights, larger than initial ones so that probabilities differ."""
-    tokenizer = Tokenizer.learn(data_config(**data), lambda: TEXT)
+    tokenizer = Tokenizer.learn(data_config(**data), lambda: pairs)
     torch.manual_seed(seed)
     config = ModelConfig.model_validate(TINY)
     model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
@@ -132,8 +133,8 @@ class TestScore:
         if not options:
             rows = [line.split("\t") for line in outcome.lines]
             assert [row[3] for row in rows[1:8]] == [
-                "empty_source", "empty_hypothesis", "empty_source,empty_hypothesis", "ok", "ok", "cut_source",
-                "cut_hypothesis",
+                "empty_source", "empty_hypothesis", "empty_source,empty_hypothesis", "unknown_tokens",
+                "unknown_tokens", "cut_source", "cut_hypothesis",
             ]  # fmt: skip
             assert all(math.isfinite(float(row[0])) and math.isfinite(float(row[2])) for row in rows)
             alone = nmtkit("score", "--model", model, *write_pairs(tmp_path, TEXT[:2])).lines
@@ -142,7 +143,8 @@ class TestScore:
             assert rows[7][1] == "50"
         told = "warning: the {} was cut (the model's limit, or --max-tokens 50) in line {}\n"
         assert outcome.err.startswith(told.format("source", 7) + told.format("hypothesis", 8))
-        [whole] = outcome.err.splitlines()[2:]
+        whole, unknown = outcome.err.splitlines()[2:]
+        assert unknown == "warning: <unk> in the hypothesis of 4 lines: 5, 6, 9, 10"
         assert whole.startswith("warning: sources of several sentences") and whole.endswith("for this model: line 7")
 
     def test_invalid_utf8_is_replaced_and_told(self, model: Path, tmp_path: Path) -> None:
@@ -316,6 +318,31 @@ class TestOfTranslations:
             assert [hypothesis["score"] for hypothesis in json.loads(line)["hypotheses"]] == pytest.approx(
                 old, abs=1e-4
             )
+
+    def test_translations_of_divided_words_are_read_back_by_their_tokens(self, tmp_path: Path) -> None:
+        pairs = [
+            (re.sub(r"(?<=\w\w)(?=\w)", "@@ ", source), re.sub("(?<=[a-z])(?=[a-z])", "@@ ", target))
+            for source, target in TEXT
+        ]
+        model = save(tmp_path / "divided", 1, pairs, subwords="none", text="tokenized")
+        options = ["--json", "--beam", 4, "--n-best", 4]
+        text = "".join(f"{source}\n" for source, _ in pairs)
+        lists = [json.loads(line) for line in nmtkit("translate", model, *options, stdin=text.encode()).lines]
+        found = [(entry["source"], hypothesis) for entry in lists for hypothesis in entry["hypotheses"]]
+        joined = [(source, each) for source, each in found if "@@" in " ".join(each["tokens"])]
+        assert len(joined) > 8 and not any("@@" in each["text"] for _, each in joined)
+        again = nmtkit("rerank", "--model", model, "--list", stdin=as_json(lists))
+        for line, entry in zip(again.lines, lists, strict=True):
+            assert [each["score"] for each in json.loads(line)["hypotheses"]] == pytest.approx(
+                [each["score"] for each in entry["hypotheses"]], abs=1e-4
+            )
+        arguments = write_pairs(tmp_path, [(source, each["text"]) for source, each in joined])
+        scored = nmtkit("score", "--model", model, *arguments)
+        assert all("unknown_tokens" in line for line in scored.lines)
+        assert "words have to be divided as in the training text, lo@@ w" in scored.err
+        for entry in lists:
+            shown = nmtkit("attention", model, "--source", entry["source"]).out.decode()
+            assert "</s>" in shown and "<unk>" not in shown
 
     def test_lists_of_translate_are_reranked_in_both_forms(self, model: Path, other: Path, tmp_path: Path) -> None:
         text = "".join(f"{source}\n" for source in [SOURCES[0], "", *SOURCES[1:]])

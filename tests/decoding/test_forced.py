@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
@@ -14,12 +14,13 @@ from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.search import beam_search
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.model.decoder_only import build_model
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
-from tests.decoding.models import TEXT, data_config, model_for
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SIDES, UNK
+from tests.decoding.models import TEXT, TINY, data_config, model_for
 
 PAIRS = [
     *TEXT,
@@ -253,6 +254,35 @@ def test_learned_positions_are_a_limit(tokenizer: Tokenizer) -> None:
     assert len(score.ids) == 7
     other = model_for(tokenizer, positions="learned", max_positions=7)
     assert len(decoder_of(tokenizer, model, other).score([pair])[0].ids) == 6
+
+
+def test_a_hypothesis_has_all_positions_that_its_source_leaves(tokenizer: Tokenizer) -> None:
+    torch.manual_seed(1)
+    sizes = [tokenizer.vocab_size(side) for side in SIDES]
+    config = ModelConfig.model_validate(
+        {**TINY, "architecture": "decoder", "positions": "learned", "max_positions": 21, "encoder_layers": 1}
+    )
+    model = build_model(config, *sizes).double().requires_grad_(False).eval()
+    decoder = decoder_of(tokenizer, model)
+    source, hypothesis = list(range(4, 10)), list(range(20, 60))
+    pairs = [
+        (source, hypothesis), (source[:1], hypothesis), (source, hypothesis[:14]), (source * 9, hypothesis),
+        (source, []),
+    ]  # fmt: skip
+    scores = decoder.score_ids([source for source, _ in pairs], [own for _, own in pairs])
+    # A source has at most half of the positions, as in translation.
+    assert [len(score.ids) for score in scores] == [14, 19, 15, 10, 1]
+    assert [score.remarks for score in scores] == [
+        ("cut_hypothesis",), ("cut_hypothesis",), (), ("cut_source", "cut_hypothesis"), ("empty_hypothesis",)
+    ]  # fmt: skip
+    for (read, own), score in zip(pairs, scores, strict=True):
+        expected = by_a_plain_loop([model], read[:10], own[: len(score.ids)])
+        assert score.log_probs == pytest.approx(expected[: len(score.ids)], abs=1e-10)
+
+
+def test_tokens_that_the_model_does_not_know_are_told(tokenizer: Tokenizer) -> None:
+    scores = decoder_of(tokenizer).score([("The dog", "Der Hund"), ("The 中", "Der Hund"), ("The dog", "Der 中")])
+    assert [score.remarks for score in scores] == [(), (), ("unknown_tokens",)]
 
 
 def test_a_line_of_100000_characters_has_a_score_and_changes_no_other(tokenizer: Tokenizer) -> None:

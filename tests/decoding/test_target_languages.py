@@ -5,16 +5,19 @@ from pathlib import Path
 import pytest
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
 from nmtkit.decoding.file_translation import TranslationJob
 from nmtkit.decoding.lengths import cut_source
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
+from nmtkit.model.decoder_only import build_model
+from nmtkit.model_folder import save_model
 from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, PAD, UNK
-from tests.decoding.models import TEXT, model_for
+from tests.conftest import run_command
+from tests.decoding.models import TEXT, TINY, model_for
 
 KINDS = {"bpe": 60, "unigram": 46, "wordpiece": 60, "none": 40}
 
@@ -123,3 +126,22 @@ def test_every_sentence_of_a_line_has_the_tag_of_the_target() -> None:
     assert both.parts == 2
     assert both.text == " ".join(best.text for best in alone if best.text)
     assert "Hund" in alone[1].text and both.missing == ()
+
+
+def test_a_language_model_of_such_subwords_scores_lines_without_a_target_language(tmp_path: Path) -> None:
+    data = {"task": "language-model", "target_language": "de", "train": [{"text": "a.de"}], "tokenizer": "x"}
+    tokenizer = tokenizer_of().for_recipe(DataConfig.model_validate(data))
+    size = tokenizer.vocab_size("target")
+    config = ModelConfig.model_validate({**TINY, "architecture": "decoder"})
+    lengths = TrainingLengths(longest_source=30, target_ratio=1.0, multi_sentence_share=0.0)
+    weights = build_model(config, size, size).state_dict()
+    save_model(tmp_path / "lm", weights, config, tokenizer, DecodingConfig(), {}, lengths)
+    for side, text in zip(("source", "hypothesis"), ("Der Hund", "sieht eine Katze."), strict=True):
+        (tmp_path / side).write_text(f"{text}\n", encoding="utf-8")
+    command = ["score", "--model", tmp_path / "lm", "--source", tmp_path / "source"]
+    command += ["--hypothesis", tmp_path / "hypothesis", "--quiet"]
+    done = run_command(*command)
+    assert done.code == 0 and done.out.endswith("ok\n")
+    assert run_command(*command, "--to", "de").out == done.out
+    refused = run_command(*command, "--to", "es")
+    assert refused.code == 1 and 'does not know the target language "es"' in refused.err

@@ -438,6 +438,19 @@ def test_the_command_tells_of_a_fault_in_one_line(tmp_path: Path, theirs: torch.
     assert "no vocabulary; it needs vocab.json" in done.err
 
 
+def test_languages_that_an_import_cannot_take_are_refused(tmp_path: Path, theirs: torch.nn.Module) -> None:
+    with pytest.raises(ModelError, match="no source language; leave out --source-language"):
+        import_model(tmp_path / "theirs", tmp_path / "new", source_language="de")
+    language_model(tmp_path / "mine")
+    folder, _ = export(tmp_path / "mine", "huggingface")
+    with pytest.raises(ModelError, match="its language is 'en', which --target-language cannot change"):
+        import_model(folder, tmp_path / "new", target_language="de")
+    assert not (tmp_path / "new").exists()
+    import_model(folder, tmp_path / "new", target_language="en")
+    import_model(tmp_path / "theirs", tmp_path / "german", target_language="de")
+    assert load_model(tmp_path / "german").tokenizer.target_languages == ("de",)
+
+
 def set_shape(folder: Path, number: int, shape: list[int]) -> None:
     shapes = json.loads((folder / "params_shapes.json").read_text())
     shapes[number] = shape

@@ -281,6 +281,7 @@ def test_subwords_are_found_in_their_text() -> None:
     assert spans("The dog, here", ["\u2581the", "\u2581do", "g", ",", "</s>", "\u2581here", "\u2581"]) == [
         (0, 3), (4, 6), (6, 7), (7, 8), None, (9, 13), None
     ]  # fmt: skip
+    assert spans("ade b@@", ["a@@", "de", "b@@"], 1, "@@") == [(1, 2), (2, 4), (5, 6)]
     assert spans("", ["a"]) == [None]
     assert spans("\u0130x", ["x"]) == [None]  # its lower case has another length
     assert spans("x" + " " * 100 + "y", ["x", "\u2581y"]) == [(0, 1), None]

@@ -364,6 +364,14 @@ def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -
         assert log_probs == sorted(log_probs, reverse=True), prompt
 
 
+def test_a_single_learned_position_is_refused(tmp_path: Path) -> None:
+    overrides = ["data.sequence_length=1", "model.max_positions=1"]
+    path = write_project(tmp_path)
+    assert load_recipe(path, overrides).model.max_positions == 1  # nothing with sinusoids
+    with pytest.raises(RecipeError, match="max_positions = 1: generating a token takes 2 positions"):
+        load_recipe(path, [*overrides, 'model.positions="learned"'])
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -35,7 +35,7 @@ from nmtkit.errors import DataError, NmtkitError, RecipeError
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import count_parameters, forward_flops
 from nmtkit.model.trajectory import DecisionTransformer, tokens_of_step
-from nmtkit.model_folder import load_model
+from nmtkit.model_folder import load_model, save_model
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.reports.played import figures_of
 from nmtkit.reports.run_facts import read_run
@@ -469,6 +469,7 @@ def test_intervals() -> None:
     assert found["mean_return_interval"] == pytest.approx(
         [0.5 - 1.959964 * math.sqrt(1 / 3) / 2, 0.5 + 1.959964 * math.sqrt(1 / 3) / 2]
     )
+    assert outcome_of(episodes[:1])["mean_return_interval"] is None
 
 
 def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_path: Path) -> None:
@@ -485,6 +486,16 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
     assert [entry["episodes"] for entry in found["models"].values()] == [20, 20]
     assert [len(entry["rewards"]) for entry in found["models"].values()] == [20, 20]
     assert found["success_rate"] == found["models"][str(trained)]["success_rate"]
+    loaded, other = load_model(find_model(trained)), tmp_path / "other"
+    tokenizer = with_facts(Run(trained), environment_seed=7)
+    save_model(other, loaded.model.state_dict(), loaded.model.config, tokenizer, loaded.decoding, {}, loaded.lengths)
+    result = CliRunner().invoke(app, [command[0], str(trained), str(other), *command[2:]])
+    assert result.exit_code == 0, result.output
+    models = {str(trained), str(other)}
+    names = {*models, *(f"random actions where {name} played" for name in models)}
+    assert json.loads(output.read_text(encoding="utf-8"))["models"].keys() == names
+    single = CliRunner().invoke(app, ["play", str(trained), "--environment", REPEAT, "--episodes", "1"])
+    assert single.exit_code == 0 and "±" not in single.output
     predicted = tmp_path / "cost.json"
     command = ["cost", str(trained), "--device-type", "h200", "--json", str(predicted), "--quiet"]
     assert CliRunner().invoke(app, command).exit_code == 0
