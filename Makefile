@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup quickstart test test-slow format clean
+.PHONY: setup quickstart test lint pytest test-slow format clean
 
 setup: $(VENV)/installed
 
@@ -17,9 +17,14 @@ quickstart: setup
 	$(BIN)/nmtkit run quickstart
 
 test: setup
+	@$(MAKE) --no-print-directory --jobs=2 pytest lint
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+pytest: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: setup
