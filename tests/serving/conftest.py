@@ -220,7 +220,7 @@ class Shouting(Engine):
         self.gate.set()
         self.calls: list[list[str]] = []
         self.decoding = DecodingConfig()
-        self.tokenizer: Any = SimpleNamespace(context=0, context_sides=())
+        self.tokenizer: Any = SimpleNamespace(context=0, context_sides=(), segment_mark="")
         self.before_step = lambda: None
 
     def check_search(self, request: TranslationRequest) -> None:
