@@ -47,7 +47,7 @@ TIMED = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest files, so that at the end no process waits long for another."""
-    items.sort(key=lambda item: item.path.parent.name not in ("hostile", "end_to_end"))
+    items.sort(key=lambda item: item.path.parent.name not in ("hostile", "end_to_end", "training"))
 
 
 class FirstCalls(type(jaxtyping.config)):  # type: ignore[misc]
