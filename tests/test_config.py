@@ -12,6 +12,7 @@ from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.config.recipe import (
     builtin_recipes,
     changes_that_matter,
+    data_changes,
     differences,
     find_recipe,
     load_recipe,
@@ -422,6 +423,13 @@ class TestBases:
         model = '[model]\narchitecture = "decoder"\n[training]\nvalidate_bleu = false\n'
         texts = 'task = "language-model"\ntrain = [{ text = "a" }]\n'
         assert folder.load(f'base = "stored.toml"\n[data]\n{texts}{model}').data.source_language == "und"
+
+    def test_another_name_of_a_public_corpus_is_a_change(self, folder: Folder) -> None:
+        named = [f'{DATA}test = [{{ corpus = "multi30k/test2016", name = "{name}" }}]\n' for name in "ab"]
+        one, other = map(folder.load, named)
+        [change] = data_changes(one, other)
+        assert change.startswith("data.test = ['multi30k/test2016 as b']")
+        assert data_changes(one, folder.load(named[0])) == []
 
     def test_a_number_of_test_pairs_is_inherited_replaced_and_stored(self, folder: Folder) -> None:
         folder.write(f"{DATA}valid = 30\ntest = 20\n", "parent.toml")

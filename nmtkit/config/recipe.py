@@ -404,7 +404,10 @@ def _comparable_corpus(entry: CorpusEntry) -> str:
         return entry
     if isinstance(entry, GeneratedCorpus):
         return f"{corpus_name(entry)} {entry.model_dump(exclude={'generate', 'model', 'name'}, exclude_defaults=True)}"
-    return (entry.corpus if isinstance(entry, NamedCorpus) else corpus_name(entry)) + mixture_label(entry)
+    name = corpus_name(entry)
+    if isinstance(entry, NamedCorpus) and name != entry.corpus:
+        name = f"{entry.corpus} as {name}"
+    return name + mixture_label(entry)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

@@ -186,7 +186,8 @@ class BlockEncoder:
             for rule in rules:
                 if rule not in BLANK_RULES and not (rule == "too_long" and was_counted):
                     findings.add(rule, number, source, target)
-            dropping = next((rule for rule in rules if cleaning.action(rule) == "drop"), None)
+            # A side of which the subword model leaves nothing cannot be trained on, whatever the action.
+            dropping = next((rule for rule in rules if rule in BLANK_RULES or cleaning.action(rule) == "drop"), None)
             if dropping is not None:
                 kept[index] = False
                 findings.dropped[dropping] += 1

@@ -3,6 +3,7 @@
 The corpora are read only if they are on this machine; nothing is downloaded.
 """
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -77,6 +78,12 @@ def inspect_pair(
         raise DataError(f"{run_dir}: there is no corpus {corpus!r} in this run; it has {', '.join(names)}")
     named = None if corpus is None else names.index(corpus)
     texts, generation = (None, None) if named is None else _opened(run, part, described, named, mirror)
+    is_generated = named is not None and "generated" in described[named]
+    if is_generated and generation is None:
+        raise DataError(
+            f"{corpus}: its translations, or the model that made them, are not there any more or have changed, so that "
+            "its lines are unknown; leave out --corpus to count the pairs of all corpora"
+        )
     if generation is not None:
         given, numbers = line, enumerate(generation.line_numbers(), start=1)
         line = next((pair for pair, number in numbers if number == given), 0)
@@ -97,7 +104,11 @@ def inspect_pair(
     pair = int(matches[0]) if len(matches) else None
     if index != named:
         texts, generation = _opened(run, part, described, index, mirror)
-    both = () if texts is None else (texts.source.open(errors="replace"), texts.target.open(errors="replace"))
+    both: Sequence[Iterable[str]] = ()
+    if texts is not None:
+        both = texts.source.open(errors="replace"), texts.target.open(errors="replace")
+    elif part in run.recipe().data.held_out:
+        both = run.valid_text.read()
     found = next(islice(zip(*both, strict=False), within - 1, None), None)
     sides = []
     for number, (side, text) in enumerate(zip(SIDES, found or (None, None), strict=True)):
@@ -106,25 +117,27 @@ def inspect_pair(
         else:
             ids = [int(token) for token in data.ids(number, pair)]
             sides.append(InspectedSide(text, tokenizer.decode(ids, side), tokenizer.pieces(ids, side), ids))
-    rule = _rule(run, index, within, *found) if part == "train" and pair is None and found else None
+    rule = _rule(run, index, within, texts) if part == "train" and pair is None and texts is not None else None
     if generation is not None:
         within = next(islice(generation.line_numbers(), within - 1, None))
     return InspectedPair(names[index], within, line_of_all, pair, sides[0], sides[1], rule)
 
 
-def _rule(run: Run, index: int, line: int, source: str, target: str) -> str | None:
+def _rule(run: Run, index: int, line: int, corpus: Corpus) -> str | None:
     """Return the rule by which a pair of a corpus is left out, or "" if the pair alone does not decide that.
 
-    None for tasks whose text is changed before rules apply.
+    None for tasks whose pairs are no source and target text.
     """
     recipe = run.recipe()
     data, cleaning = recipe.data, recipe.cleaning
     if not task_of(data).has_source or data.has_labels:
         return None
+    corpus = task_of(data).training_corpus(corpus)
+    raw = zip(*(text.open().raw_lines() for text in (corpus.source, corpus.target)), strict=False)
+    lines = next(([source], [target]) for source, target in islice(raw, line - 1, None))
     directions = [data.direction(entry) for entry in data.train]
     prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in data.train]
     examiner = BlockExaminer(data.in_direction(directions[index]), cleaning, frozenset(), frozenset(), False)
-    lines = [f"{source}\n".encode()], [f"{target}\n".encode()]
     examined = examiner(RawBlock(line, line - 1, ("source", "target"), *lines))
     limits = data.max_source_tokens, cleaning.max_tokens
     encoder = BlockEncoder(run.data / "tokenizer", cleaning, prefixes, 0, directions, *limits)

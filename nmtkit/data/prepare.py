@@ -12,6 +12,7 @@ target have separate vocabularies). A stage that was made from the same text wit
 import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
@@ -139,6 +140,16 @@ def prepare(
     if not task.has_text:
         episodes = Episodes(recipe)
         return _prepared(recipe, run, episodes.fingerprint, episodes.write)
+    is_generated = any(isinstance(entry, GeneratedCorpus) for entry in recipe.data.train)
+    has_begun = run.is_prepared() and run.is_trained() and run.recipe_file.is_file()
+    if has_begun and (is_generated or recipe.data.tokenizer is not None):
+        manifest = read_manifest(run.data)
+        # The models of the recipe may be gone, or trained further: as in `train`, they are not needed any more.
+        if not (data_changes(run.recipe(recipe.name), recipe) or changed_text(recipe.data, manifest)):
+            if generate is not None and is_generated:
+                generate([])  # other processes wait for the call
+            run.remove_abandoned_lock("prepare")
+            return Preparation(manifest, is_new=False)
     tokenizer = None if recipe.data.tokenizer is None else Tokenizer.of_model(recipe.data.tokenizer)
     if tokenizer is not None:
         tokenizer.check_recipe(recipe.data)
@@ -178,6 +189,8 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             if not is_settled and not run.has_recipe(recipe):
                 with run.locked("prepare"):
                     run.store_recipe(recipe)
+            if run.recipe_file.is_file():
+                run.recipe_before.unlink(missing_ok=True)  # left by a kill
             run.remove_abandoned_lock("prepare")
             return Preparation(manifest, is_new=False)
         if run.is_trained():
@@ -188,9 +201,14 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
                 "--run-dir, or undo the change"
             )
         log.info("the recipe or its corpora have changed; preparing %s again", run.data)
+    elif run.is_trained() and run.recipe_file.is_file() and (changes := data_changes(run.recipe(recipe.name), recipe)):
+        raise NmtkitError(
+            f"{run.folder} has been trained with other data, which {run.data} does not hold any more (changed: "
+            f"{', '.join(changes)}); take another --run-dir, or undo the change"
+        )
     with run.locked("prepare"):
         begun, codes = time.monotonic(), recipe.data.target_languages
-        with write_folder_atomically(run.data) as temporary:
+        with _keeping_recipe(run), write_folder_atomically(run.data) as temporary:
             manifest = {
                 "format": FORMAT,
                 "fingerprint": fingerprint,
@@ -209,6 +227,18 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
         run.store_recipe(recipe)
         run.recipe_before.unlink(missing_ok=True)
     return Preparation(manifest, is_new=True)
+
+
+@contextmanager
+def _keeping_recipe(run: Run) -> Iterator[None]:
+    """Put the recipe of the old data back if they are not replaced after all."""
+    before = run.manifest.read_bytes() if run.is_prepared() else None
+    try:
+        yield
+    except BaseException:
+        if run.recipe_before.is_file() and run.is_prepared() and run.manifest.read_bytes() == before:
+            run.recipe_before.replace(run.recipe_file)
+        raise
 
 
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:
@@ -550,9 +580,12 @@ class _Preparer:
         known = set(labels)
         for place, (source, target) in zip(self._valid_places, self._valid, strict=True):
             if known and source.strip() and target and target not in known:
+                label, remedy = excerpt(target), "correct it (see that the columns are right), or leave the line out"
+                if "valid" in self._data.held_out:
+                    remedy = f"data.valid = {self._data.valid} held it out; add examples of this label, or {remedy}"
                 self.findings.stop(
-                    f"{place}: the label {excerpt(target)!r} does not occur in the training data, whose labels are "
-                    f"{excerpt(', '.join(labels))}; correct it (see that the columns are right), or leave the line out"
+                    f"{place}: the label {label!r} does not occur in the training data, whose labels are "
+                    f"{excerpt(', '.join(labels))}; {remedy}"
                 )
                 return
 

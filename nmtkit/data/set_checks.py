@@ -25,6 +25,8 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
     for number, pair in enumerate(pairs, start=1):
         for rule in examiner.broken_rules(*pair):
             lines[rule].append(number)
+    if data.context:
+        lines.pop("both_blank", None)  # they separate documents
     told = _TOLD - ({"html_entity"} if data.text == "tokenized" else set())  # tokenisers write some characters so
     for rule, numbers in lines.items():
         if rule in BLANK_RULES or (rule in told and len(numbers) > ODD_SHARE * len(pairs)):

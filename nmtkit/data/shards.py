@@ -10,6 +10,8 @@
 Their checksums are in the manifest of RUN/data.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,6 +172,12 @@ class ShardWriter:
 def read_manifest(data: Path) -> dict[str, Any]:
     """Read RUN/data/manifest.json; raise DataError if it is missing or damaged."""
     return read_json(data / "manifest.json", _MANIFEST)
+
+
+def sha256_of_ids(manifest: dict[str, Any]) -> str:
+    """Return a checksum of the training pairs as ids, and of the tokenizer that gave them."""
+    decisive = {name: sha for name, sha in manifest["files"].items() if name.startswith(("train/", "tokenizer/"))}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def read_report(data: Path) -> dict[str, Any]:

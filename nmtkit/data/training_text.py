@@ -321,7 +321,7 @@ class TrainingTextReader:
                     raise DataError(
                         f"data.{key} = {total}: the training corpora hold only {len(rows)} different {noun}s "
                         f"{'outside of tagged and generated corpora ' if self._data.ineligible else ''}after cleaning"
-                        f"{' that share no side with a validation {noun}' if has_valid else ''}"
+                        f"{f' that share no side with a validation {noun}' if has_valid else ''}"
                         f"{of_direction}"
                     )
             chosen = np.concatenate(found)

@@ -10,6 +10,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import mirror_path
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
+from nmtkit.run import Run
 from tests.conftest import run_command
 
 
@@ -147,6 +148,30 @@ class TestInspect:
         assert {pair.rule for pair in reasons.values()} == {None, "", "one_sided_blank", "too_long"}
         out = run_command("inspect", run, "--line", held_out[0]).out
         assert "left out of the prepared data (because of other pairs: a copy, or held out)" in out
+
+    def test_bytes_that_a_rule_is_about_are_read_as_prepare_read_them(self, run_of_two_corpora: Path) -> None:
+        folder, run = run_of_two_corpora.parent, run_of_two_corpora.with_name("odd")
+        path = folder / "one.en"
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"one a5 ", b"one \xfc "))
+        rules = ["cleaning.invalid_utf8=drop", "cleaning.bom=drop"]
+        prepare(load_recipe(str(folder / "mine.toml"), rules), run, workers=1)
+        found = [inspect_pair(run, line) for line in (1, 5, 6)]
+        assert [(pair.rule, pair.pair is None) for pair in found] == [
+            ("bom", True),
+            ("invalid_utf8", True),
+            (None, False),
+        ]
+        assert found[1].source.text == "one \ufffd  b"
+
+    def test_held_out_validation_pairs_have_their_text(self, run_of_two_corpora: Path) -> None:
+        run = run_of_two_corpora.with_name("held-out")
+        prepare(load_recipe(str(run.parent / "mine.toml"), ["data.valid=4"]), run, workers=1)
+        pairs = [inspect_pair(run, line, part="valid") for line in (1, 4)]
+        sources, references = Run(run).valid_text.read()
+        assert [(pair.source.text, pair.target.text) for pair in pairs] == [
+            (sources[line], references[line]) for line in (0, 3)
+        ]
+        assert [pair.source.decoded for pair in pairs] == [" ".join(sources[line].split()) for line in (0, 3)]
 
     def test_a_corpus_that_is_gone_or_changed_leaves_what_was_prepared(self, run_of_two_corpora: Path) -> None:
         (run_of_two_corpora.parent / "one.en").write_text("changed\n")

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data import training_text
 from nmtkit.data.context import context_of, contexts, preceding
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
+from nmtkit.data.set_checks import warn_of_odd_set
 from nmtkit.data.shards import PairData, read_report
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.run import Run
@@ -242,3 +244,12 @@ def test_a_tokenizer_without_context_is_refused(tmp_path: Path) -> None:
     prepare(load_recipe(recipe, ["data.context=0"]), tmp_path / "run", workers=1)
     with pytest.raises(NmtkitError, match=r"data\.context = 1, but the tokenizer of .* has 0"):
         prepare(load_recipe(recipe, [f"data.tokenizer={tmp_path / 'run'}"]), tmp_path / "other", workers=1)
+
+
+def test_blank_lines_between_documents_are_no_fault_of_a_set(caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [("the dog", "der hund"), ("", ""), ("a cat", ""), ("the cat", "die katze")]
+    for context, told in ((2, ["one side"]), (0, ["one side", "both sides"])):
+        caplog.clear()
+        data = DataConfig(source_language="en", target_language="de", train=["x"], context=context)
+        warn_of_odd_set("valid", pairs, data, CleaningConfig())
+        assert [text for text in ("one side", "both sides") if text in caplog.text] == told

@@ -15,12 +15,13 @@ from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.data.changes import changed_text
 from nmtkit.data.encoding import num_trained
 from nmtkit.data.prepare import Preparation, prepare
-from nmtkit.data.shards import PairData
+from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json
 from nmtkit.run import Run
+from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import SIDES, UNK
 from nmtkit.training.session import train
 from tests.conftest import message_of
@@ -421,7 +422,7 @@ class TestHeldOutTestSet:
         valid = f'data.valid=[{{source="{project.folder}/valid.en",target="{project.folder}/valid.de"}}]'
         project.prepare(valid, "data.test=10")
         assert sorted(project.tested_pairs()) == sorted(pairs[110:])
-        assert "only 10 different pairs after cleaning that share no side with a" in project.complaint(
+        assert "only 10 different pairs after cleaning that share no side with a validation pair" in project.complaint(
             valid, "data.test=11"
         )
 
@@ -597,3 +598,20 @@ def test_the_built_in_corpora_have_no_files_that_could_change(tmp_path: Path) ->
     manifest["corpora"].pop()
     with pytest.raises(DataError, match="prepare the run again"):
         changed_text(recipe.data, manifest)
+
+
+@pytest.mark.parametrize("action", ["drop", "error"])
+def test_a_line_of_which_the_subword_model_leaves_nothing_is_no_pair(
+    project: Project, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    pairs = sentence_pairs(120)
+    project.write("train", [*pairs[:5], ("\u200b", "x"), *pairs[5:]])
+    encode = Tokenizer.encode
+
+    def without_zero_width(self: Tokenizer, lines: list[str], *arguments: Any, **options: Any) -> list[list[int]]:
+        return encode(self, [line.strip("\u200b") for line in lines], *arguments, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", without_zero_width)
+    project.prepare(f"cleaning.one_sided_blank={action}")
+    assert PairData(project.run / "data" / "train").lines.tolist() == [*range(1, 6), *range(7, 122)]
+    assert read_manifest(project.run / "data")["cleaning"]["one_sided_blank"] == 1

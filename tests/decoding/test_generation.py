@@ -28,7 +28,7 @@ from nmtkit.decoding.generation import generate_corpora
 from nmtkit.decoding.parts import Parts, Written
 from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.experiments.sweep import prepare_sweep
 from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines, write_lines
@@ -413,6 +413,10 @@ class TestMadeOnce:
         save_random_model(project.folder / "de-en", 3)  # as a training that goes on
         assert changed_text(recipe.data, manifest) == []
         (project.run / "checkpoints").mkdir()
+        assert not project.prepare(BACK).is_new
+        shutil.rmtree(project.folder / "de-en")
+        assert not project.prepare(BACK).is_new
+        save_random_model(project.folder / "de-en", 3)
         with pytest.raises(NmtkitError, match=r"trained with other data .*'beam': 3"):
             project.prepare(f"{BACK}, beam = 3")
         project.write("mono.de", GERMAN[:6])
@@ -440,7 +444,9 @@ class TestMadeOnce:
         pair = inspect_pair(project.run, 1, corpus="mono")
         assert (pair.source.text, pair.target.text) == project.expected()[0]
         (project.run / "generated" / "mono.tsv").unlink()
-        assert inspect_pair(project.run, 1, corpus="mono").source.text is None
+        assert inspect_pair(project.run, pair.line_of_all).source.text is None
+        with pytest.raises(DataError, match="mono: its translations, or the model that made them, are not there"):
+            inspect_pair(project.run, 1, corpus="mono")
 
 
 class TestNoise:

@@ -606,7 +606,8 @@ def test_a_held_out_label_that_training_lacks_is_named_by_its_line(tmp_path: Pat
     labels = ["x", "y"] * 50
     labels[56] = "rare"
     path = write_project(tmp_path, train=(texts, "".join(f"{label}\n" for label in labels)))
-    with pytest.raises(DataError, match=r"^train.txt, line 57: the label 'rare' does not occur in the training data"):
+    told = r"^train.txt, line 57: the label 'rare' does not occur in the training data.*; data\.valid = 90 held it out"
+    with pytest.raises(DataError, match=told):
         prepare(load_recipe(path, ["data.valid=90"]), tmp_path / "run")
 
 
