@@ -1,5 +1,6 @@
 """`nmtkit average`."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -89,7 +90,7 @@ def _search(run: Path, criterion: Literal["bleu", "nll"] | None, device: str, th
         rows.append([f"{entry.n}", updates, *score, f"{entry.nll:.4f}", "best" if entry == best else ""])
     notes = [
         "The best average was chosen by this score, so on other text it is probably a little worse.",
-        f"To write it: nmtkit average {run} --last {best.n}",
+        f"To write it: nmtkit average {shlex.quote(str(run))} --last {best.n}",
     ]
     columns = ["N", "updates", *([] if by_nll else [best.metric]), "nll", ""]
     console.print_table("Averages of checkpoints on the validation set", columns, rows, notes=notes)

@@ -162,7 +162,7 @@ def _hardware(
         return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)
     state = TrainingState(recipe.model, recipe.training, vocab_sizes, workers.device)
     with noticing_other_load():
-        chosen, rates = try_precision(state, workers)
+        chosen, rates = try_precision(state, workers, state.training.precision)
     return Hardware.here(workers.device, chosen, devices, mfu=mfu, reached=rates[chosen])
 
 

@@ -182,8 +182,8 @@ def command(
         return
     if output or form or tokens or max_tokens or batch_tokens or precision or to or from_:
         raise BadParameter("--output, --tokens, --precision, --from, --to and similar options need --model")
-    if (threads or device != "auto") and not comet:
-        raise BadParameter("--device and --threads need --model or --comet")
+    if (threads or device != "auto") and not (comet or run):
+        raise BadParameter("--device and --threads need RUN, --model or --comet")
     if (run is None) == (hypotheses is None and references is None and test_set is None):
         raise BadParameter("give a RUN, or --hypothesis and --reference")
     if run is not None:
@@ -245,7 +245,10 @@ def _score_run(run: Path, confidence: int | None, comet: str | None, device: str
     from nmtkit.pipeline import phenomenon_scores, score_run
     from nmtkit.run import Run
 
-    print_scores(score_run(run, resamples=confidence, comet=_load_comet(comet, device, threads)), {})
+    if threads:
+        options.start_device(device, threads)
+    scores = score_run(run, resamples=confidence, comet=_load_comet(comet, device, threads), device=device)
+    print_scores(scores, {})
     data = Run(run).recipe().data
     if "synthetic" in data.tests and "builtin/synthetic" in data.corpora("test"):
         rows = [[name, f"{count}", f"{score.score:.2f}"] for name, count, score in phenomenon_scores(run)]

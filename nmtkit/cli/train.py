@@ -1,6 +1,7 @@
 """`nmtkit train`."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ def command(
     folder = options.run_folder(loaded.name, run_dir, recipe)
     if not verify_resume:
         train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
-        console.log.info("next: nmtkit average %s", folder)
+        console.log.info("next: nmtkit average %s", shlex.quote(str(folder)))
         return
     with _workers(loaded, device, threads) as workers:
         from nmtkit.training import resume

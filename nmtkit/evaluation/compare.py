@@ -179,7 +179,7 @@ def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
             translated[name] = set(read_scores(run.scores)) if run.scores.is_file() else set()
             continue
         translated[name] = {test for test in run.test_sets() if run.translation(test).is_file()}
-        if not translated[name]:
+        if run.test_sets() and not translated[name]:
             raise DataError(
                 f"{run.folder}: no {task.noun}s of test sets in it; run `nmtkit run` or `nmtkit {task.command}` first"
             )

@@ -159,8 +159,9 @@ def train_updates(
             limit = tokens_per_pass(state, workers)
             # Closing ends the thread that makes batches ahead.
             with closing(_planned(data, plan.updates[index:], limit, workers)) as planned:
+                begun = time.monotonic()  # before the batches are made, or waited for
                 for ahead in planned:
-                    update = _update(state, data, ahead, workers, loss_of, local_flags)
+                    update = _update(state, data, ahead, workers, loss_of, local_flags, begun)
                     update.ends_epoch = index == len(plan.updates) - 1
                     if isinstance(loss_of, CompiledLoss):
                         loss_of.report(update.step)
@@ -171,6 +172,7 @@ def train_updates(
                     count_skipped(progress, update.skipped, workers.precision)
                     index += 1
                     yield update
+                    begun = time.monotonic()
                     if state.progress is not progress or tokens_per_pass(state, workers) != limit:
                         break  # the batches made ahead are of another position, or cut by the old limit
 
@@ -324,9 +326,9 @@ def _update(
     workers: Workers,
     loss_of: Loss,
     local_flags: Callable[[], list[float]],
+    begun: float,
 ) -> Update:
-    """Make one optimizer update, and wait for the device only once, at the end."""
-    begun = time.monotonic()
+    """Make one optimizer update, timed from ``begun`` on, and wait for the device only once, at the end."""
     step = state.progress.step + 1
     state.model.train()
     micro_batch_sums, num_failures = _add_up_gradients(state, data, planned, workers, loss_of)

@@ -51,11 +51,11 @@ def settle_precision(
     if len({precision for _, precision in found}) > 1:
         workers = replace(workers, precision="float32")
     is_open = stated == "auto" and saved is None and has_instructions and not workers.is_settled
-    # A stated bf16 is tried when a run begins, and later only on a processor without its instructions.
-    is_doubtful = stated == "bf16" and not (saved and has_instructions)
+    # A bf16 is tried when a run begins with it, and later only on a processor without its instructions.
+    is_doubtful = "bf16" in (stated, saved and saved["precision"]) and not (saved and has_instructions)
     is_small = state.model.config.has_actions  # and reads no ids, of which a trial is made
     if workers.device.type == "cpu" and (is_open or is_doubtful) and not is_small:
-        chosen, _ = try_precision(state, workers)
+        chosen, _ = try_precision(state, workers, "auto" if is_open else "bf16")
         workers = replace(workers, precision=chosen) if is_open else workers
     return with_precision(recipe, saved, workers)
 
@@ -69,9 +69,10 @@ def with_precision(recipe: Recipe, saved: dict[str, Any] | None, workers: Worker
     return recipe.model_copy(update={"training": training}), workers
 
 
-def try_precision(state: TrainingState, workers: Workers) -> tuple[ComputedPrecision, dict[ComputedPrecision, float]]:
+def try_precision(
+    state: TrainingState, workers: Workers, stated: str
+) -> tuple[ComputedPrecision, dict[ComputedPrecision, float]]:
     """Return the precision to train in on this CPU, the same in all processes, and the rates found by a trial."""
-    stated = state.training.precision
     if stated not in ("auto", "bf16") or (stated == "auto" and not has_bf16_instructions()):
         return workers.precision, trial_rates(state, workers, (workers.precision,))
     rates = trial_rates(state, workers, ("float32", "bf16"))

@@ -17,7 +17,7 @@ from nmtkit.config.recipe import changes_that_matter, data_changes, differences
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig, TrainingLengths, read_lengths
 from nmtkit.console import counted
 from nmtkit.data.changes import changed_text, damaged_files
-from nmtkit.data.shards import read_manifest
+from nmtkit.data.shards import read_manifest, sha256_of_ids
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
@@ -57,7 +57,7 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
         with workers.failing_together():
             manifest = read_manifest(run.data)
         # A machine that does not share RUN has a copy of its own, which may be older.
-        if len(set(workers.gather([manifest["fingerprint"]]))) > 1:
+        if len(set(workers.gather([(manifest["fingerprint"], sha256_of_ids(manifest))]))) > 1:
             raise DataError(f"{run.data}: the processes found different data; copy this folder to all machines again")
         yield manifest
 
@@ -149,11 +149,13 @@ def _sum_of(weights: Path, modified: int) -> str:
 # ---- a run that goes on
 
 
-def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, workers: Workers) -> dict[str, Any] | None:
+def resume(
+    state: TrainingState, run: Run, recipe: Recipe, manifest: dict[str, Any], workers: Workers
+) -> dict[str, Any] | None:
     """Load the latest undamaged resume state of a run, and remove what was written after it.
 
     Args:
-        fingerprint: that of the run's data.
+        manifest: that of the run's data.
 
     Returns:
         Its state.json; None where there is none, and training begins.
@@ -164,7 +166,7 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
     """
     found = whole_states(run, 1)
     if not found:
-        _refuse_checkpoints(run, recipe, fingerprint)
+        _refuse_checkpoints(run, recipe, manifest["fingerprint"])
         # All have looked before rank 0 removes a checkpoint that decides whether training begins.
         workers.wait()
         if workers.is_main:
@@ -174,7 +176,7 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
                 remove_folder(folder)
         return None
     folder, saved = found[0]
-    check_settings(saved, run, recipe, fingerprint)
+    check_settings(saved, run, recipe, manifest)
     state.load(folder, saved)
     # All have read the state before rank 0 removes anything.
     workers.wait()
@@ -190,7 +192,7 @@ def resume(state: TrainingState, run: Run, recipe: Recipe, fingerprint: str, wor
     return saved
 
 
-def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, fingerprint: str) -> None:
+def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, manifest: dict[str, Any]) -> None:
     """Raise NmtkitError unless a resume state was made with the same data and equivalent settings."""
     stored = Recipe.model_validate(saved["recipe"])
     changes = [f"model.{change}" for change in differences(stored.model, recipe.model)]
@@ -208,8 +210,14 @@ def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, fingerprint:
             f"{run.folder} began with other weights than training.init = {path} has now; name the same checkpoint it "
             "began with, or take another --run-dir"
         )
-    if saved["data_fingerprint"] != fingerprint:
-        raise DataError(f"{run.folder}: the data are not those that this run began with; take another --run-dir")
+    # The same text may give other ids where it was prepared again: by another version, or translated on another device.
+    # Older states do not have the second sum.
+    ids = sha256_of_ids(manifest)
+    if saved["data_fingerprint"] != manifest["fingerprint"] or saved.get("ids_sha256", ids) != ids:
+        raise DataError(
+            f"{run.folder}: the data are not those that this run began with; put its old {run.data} back, or take "
+            "another --run-dir"
+        )
 
 
 def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
@@ -319,7 +327,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         if not found:
             raise NmtkitError(f"{run_dir}: there is no saved state to compare with yet; run `nmtkit train` first")
         last, saved = found[0]
-        check_settings(saved, run, recipe, manifest["fingerprint"])
+        check_settings(saved, run, recipe, manifest)
         recipe, workers = with_precision(recipe, saved, workers)
         _check_comparable(saved, last, workers)
         tokenizer = run.tokenizer()

@@ -19,6 +19,7 @@ import torch
 
 from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import counted, duration, log
+from nmtkit.data.shards import sha256_of_ids
 from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, STOP_SIGNALS, stop_signals
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
@@ -130,7 +131,7 @@ class _Session:
         self._data = training_pairs(recipe, run, manifest, workers, lambda: self._stop.number is not None)
         self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
         self._state = TrainingState(recipe.model, recipe.training, self._vocab_sizes, workers.device)
-        saved = resume(self._state, run, recipe, manifest["fingerprint"], workers)
+        saved = resume(self._state, run, recipe, manifest, workers)
         init_sha256 = saved["init_sha256"] if saved else initial_sha256(recipe)
         # Before the precision is settled, which depends on the state: else exchanges of processes would differ.
         check_same_state(self._state.progress.step, saved, init_sha256, workers)
@@ -151,6 +152,7 @@ class _Session:
             "processor": processor_name() if workers.device.type == "cpu" else None,
             "matmul_flops_per_second": matmul_rate,
             "data_fingerprint": manifest["fingerprint"],
+            "ids_sha256": sha256_of_ids(manifest),
             "init_sha256": init_sha256,
             "recipe": recipe.model_dump(mode="json"),
         }
@@ -262,6 +264,8 @@ class _Session:
             # Between two epochs, so the state is complete.
             if self._workers.is_main and free_bytes(self._run.resume_folder) >= self._state.num_bytes():
                 self._save_state(is_regular=self._has_saved)
+            elif self._workers.is_main:
+                log.warning("%s: no room to save this stop; the last updates are repeated", self._run.resume_folder)
             if not self._hear(self._all_flags()):
                 raise
             return self._stop.reason
@@ -318,11 +322,16 @@ class _Session:
         A validation interrupted by a stop is repeated first on resume (`unfinished`), and so is the end (`_end`).
         """
         training, progress = self._recipe.training, self._state.progress
+        validation_is_due = self._validator is not None and _is_due("validate", training, update, progress)
         checkpoint_is_due = _is_due("checkpoint", training, update, progress)
+        if training.validate_every_minutes and training.checkpoint_every_minutes:
+            # Their clocks begin after the work before, so else both would hardly ever fall on one update.
+            is_multiple = training.validate_every_minutes % training.checkpoint_every_minutes == 0
+            checkpoint_is_due |= validation_is_due and is_multiple
         if checkpoint_is_due:
             self._check_space(update)
         validation = None
-        if self._validator is not None and _is_due("validate", training, update, progress):
+        if self._validator is not None and validation_is_due:
             validation = self._validate(self._validator)
             if validation is None:
                 if self._workers.is_main:

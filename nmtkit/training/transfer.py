@@ -268,6 +268,9 @@ def _check_tokenizer(folder: Path, own: Tokenizer, recipe: Recipe, tokenizer: To
         f'set data.tokenizer = "{recipe.training.init}" and prepare the run again, or keep the new subwords with '
         'training.init_vocab = "mapped"'
     )
+    if recipe.model.has_actions:
+        differ = "have other returns, states or actions"
+        advice = "take the same episodes and the same settings of [data] as its run, or leave init out"
     if own.task_name == LANGUAGE_MODEL and recipe.data.task_name == "translation":
         if own.vocabulary_sha256 == tokenizer.vocabulary_sha256:
             return

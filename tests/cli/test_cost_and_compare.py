@@ -1,5 +1,6 @@
 """`nmtkit cost` and `nmtkit compare` from their arguments to what they print and write."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -279,6 +280,15 @@ def refused(*runs: Path) -> str:
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     return err
+
+
+def test_runs_without_test_sets_are_compared_by_settings_and_cost(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, REFERENCES) for name in ("one", "two")]
+    for run in runs:
+        shutil.rmtree(run / "data" / "test")
+        shutil.rmtree(run / "translations")
+    compared = run_command("compare", *runs, "--quiet")
+    assert (compared.code, compared.err) == (0, "")
 
 
 def test_runs_that_cannot_be_compared_are_refused_in_one_line(base: Path, tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_scores_report_cost_and_inspection_of_a_run(model: Path) -> None:
     scored = run_command("score", model, "--quiet")
     assert scored.code == 0
     assert "bits-per-character" in scored.out
+    assert run_command("score", model, "--quiet", "--device", "cpu", "--threads", 1).out == scored.out
     for command in (["report", model, "--quiet"], ["cost", model, "--quiet"], ["inspect", model, "--line", 2]):
         outcome = run_command(*command)
         assert (outcome.code, outcome.err) == (0, "")

@@ -756,3 +756,10 @@ def test_long_episodes_are_cut(trained: Path) -> None:
         # Without the environment's word for it, success is the best return of the training episodes.
         assert {each.is_success == (each.total >= facts.best) for each in found} == {True}
         assert any(each.is_success for each in found)
+
+
+def test_a_model_of_other_episodes_is_no_start(trained: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path), ["data.sequence_length=3", f"training.init={trained}"])
+    prepare(recipe, tmp_path / "run")
+    with pytest.raises(NmtkitError, match="have other returns, states or actions; take the same episodes"):
+        train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))

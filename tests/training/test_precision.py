@@ -135,6 +135,19 @@ def test_a_stated_bf16_that_is_slower_is_kept_with_a_warning(
     assert ("slower than float32 on this processor" in caplog.text) == is_told
 
 
+def test_a_run_in_bf16_goes_on_with_a_warning_where_the_processor_has_none(
+    tiny: TinyProject, found: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    found.update(rates=SLOWER, has_instructions=False)
+    stated = recipe_of(tiny, "training.precision=auto")
+    with caplog.at_level(logging.WARNING, "nmtkit"):
+        recipe, _ = settle_precision(stated, state_of({"precision": "auto"}), {"precision": "bf16"}, ALONE)
+    assert (recipe.training.precision, found["trials"]) == ("bf16", 1)
+    assert "training.precision = bf16 is slower than float32 on this processor" in caplog.text
+    settle_precision(stated, state_of({"precision": "auto"}), {"precision": "float32"}, ALONE)
+    assert found["trials"] == 1
+
+
 def state_of(changes: dict[str, Any] | None = None, **model: object) -> TrainingState:
     small = {
         "encoder_layers": 1,

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -10,21 +11,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
-from nmtkit import model_folder
+from nmtkit import files, model_folder
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.files import TEMPORARY_MARK, sha256_of_files
-from nmtkit.json_toml import read_json
+from nmtkit.files import TEMPORARY_MARK, sha256_of, sha256_of_files
+from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import LOCK_NAME, Run
 from nmtkit.training import loop, session, state, validation
@@ -520,6 +523,71 @@ class TestData:
         assert prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
         assert not Run(run).recipe_before.exists()
         assert tiny.train(run, "training.max_steps=1").step == 1
+
+    def test_a_preparation_that_fails_leaves_the_old_data_their_recipe(
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+
+        def without_stages() -> dict[str, bytes]:
+            return {name: content for name, content in contents(run).items() if not name.startswith("prepare/")}
+
+        before = without_stages()
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            call_at(patch, files, "_replace_folder", 1, lambda: 1 / 0)
+            prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), run, workers=1)
+        assert without_stages() == before
+        Run(run).recipe_before.write_text("left by a kill")
+        assert not prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
+        assert not Run(run).recipe_before.exists()
+
+    def test_a_trained_run_without_its_data_is_prepared_with_its_own_recipe_only(
+        self, tiny: TinyProject, trained: Path
+    ) -> None:
+        shutil.rmtree(trained / "data")
+        with pytest.raises(NmtkitError, match=r"does not hold any more \(changed: cleaning\.max_tokens = 30"):
+            prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), trained, workers=1)
+        assert prepare(load_recipe(str(tiny.recipe)), trained, workers=1).is_new
+        assert tiny.train(trained, "training.max_steps=16").step == 16
+
+    def test_other_ids_of_the_same_text_are_not_trained_on(self, tiny: TinyProject, trained: Path) -> None:
+        path = Run(trained).data / "tokenizer" / "tokenizer.json"
+        path.write_text(path.read_text().replace('"text"', ' "text"'))  # stands for another version's subwords
+        manifest = read_json(Run(trained).manifest, dict)
+        manifest["files"]["tokenizer/tokenizer.json"] = sha256_of(path)
+        write_json(Run(trained).manifest, manifest)
+        with pytest.raises(NmtkitError, match="the data are not those that this run began with; put its old"):
+            tiny.train(trained, "training.max_steps=16")
+
+
+def test_a_validation_in_minutes_comes_with_a_checkpoint_where_its_interval_is_a_multiple(
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=25.0)
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    minutes = ("training.validate_every_minutes=2", "training.checkpoint_every_minutes=1", "training.keep_last=20")
+    tiny.train(run, *minutes)
+    validated = [line["step"] for line in metrics_without_time(run) if "valid_nll" in line]
+    scores = {
+        folder.name: read_json(folder / "provenance.json", dict)["valid_nll"] for folder in Run(run).checkpoints()
+    }
+    assert len(validated) > 2 and len(scores) > len(validated)
+    assert all(scores[f"step-{step:08}"] is not None for step in validated)
+
+
+def test_the_time_in_which_batches_are_made_counts(
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = loop.make_batch
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.2)
+        return call(*arguments)
+
+    monkeypatch.setattr(loop, "make_batch", slowly)
+    tiny.train(run, "training.max_steps=2", "training.report_every_steps=1")
+    for line in read_json_lines(run / "metrics.jsonl", dict):
+        tokens = line["target_tokens"] / line["step"]  # about equal in all updates
+        assert line["target_tokens_per_second"] < 1.5 * tokens / 0.2
 
 
 class TestOneProcessARun:
