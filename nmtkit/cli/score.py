@@ -244,8 +244,12 @@ def _score_run(run: Path, confidence: int | None, comet: str | None, device: str
     from nmtkit.cli.score_files import print_scores
     from nmtkit.pipeline import phenomenon_scores, score_run
     from nmtkit.run import Run
+    from nmtkit.tasks.known import task_of
 
-    if threads:
+    if (threads or device != "auto") and not comet and Run(run).is_prepared():
+        task = task_of(Run(run).recipe().data)
+        if task.has_text and task.has_source:
+            raise BadParameter(f"--device and --threads: the model of {run} is not needed to score its {task.noun}s")
         options.start_device(device, threads)
     scores = score_run(run, resamples=confidence, comet=_load_comet(comet, device, threads), device=device)
     print_scores(scores, {})

@@ -57,7 +57,7 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
         with workers.failing_together():
             manifest = read_manifest(run.data)
         # A machine that does not share RUN has a copy of its own, which may be older.
-        if len(set(workers.gather([(manifest["fingerprint"], sha256_of_ids(manifest))]))) > 1:
+        if len(set(workers.gather([manifest["fingerprint"] + sha256_of_ids(manifest)]))) > 1:
             raise DataError(f"{run.data}: the processes found different data; copy this folder to all machines again")
         yield manifest
 

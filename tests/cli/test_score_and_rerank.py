@@ -250,8 +250,8 @@ class TestScore:
             ("--model m --source a --hypothesis b --precision fp8", "'float64', 'float32'"),
             ("--hypothesis a --reference b --tokens", "--model"),
             ("--hypothesis a --reference b --output c", "--model"),
-            ("runs/x --device cpu", "--model"),
-            ("runs/x --threads 1", "--model"),
+            ("--hypothesis a --reference b --device cpu", "RUN, --model or --comet"),
+            ("--hypothesis a --reference b --threads 1", "RUN, --model or --comet"),
         ],
     )
     def test_options_that_do_not_belong_together_are_wrong_usage(self, arguments: str, told: str) -> None:

@@ -287,6 +287,8 @@ class TestNumbers:
         assert "sacrebleu" in outcome.out
         assert (run / "scores.json").read_bytes() == (pipeline.run / "scores.json").read_bytes()
         assert (run / "cost.json").read_bytes() == cost
+        refused = run_command("score", run, "--device", "cpu")
+        assert refused.code == 2 and "is not needed to score its translations" in " ".join(refused.err.split())
 
     def test_a_run_that_is_stopped_while_it_translates_keeps_what_is_translated(
         self, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
