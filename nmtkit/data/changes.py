@@ -7,6 +7,8 @@ from typing import Any
 
 from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, NamedCorpus, corpus_name, public_name
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.recipe import data_changes
+from nmtkit.config.schema import Recipe
 from nmtkit.corpora.corpus import local_file
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import is_changed, open_entry
@@ -15,6 +17,11 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.files import sha256_of
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
+
+
+def changes_since(stored: Recipe, recipe: Recipe, manifest: dict[str, Any]) -> list[str]:
+    """Return what differs between a recipe and the prepared data of the stored one: keys, else texts and models."""
+    return data_changes(stored, recipe) or changed_text(recipe.data, manifest)
 
 
 def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:

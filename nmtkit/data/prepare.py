@@ -29,7 +29,7 @@ from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, open_entry
-from nmtkit.data.changes import changed_text
+from nmtkit.data.changes import changes_since
 from nmtkit.data.cleaning import MEANINGS, RULES, SPOOLED, excerpt
 from nmtkit.data.encoding import BlockEncoder, ShardStatistics, num_trained
 from nmtkit.data.episodes import Episodes
@@ -145,7 +145,7 @@ def prepare(
     if has_begun and (is_generated or recipe.data.tokenizer is not None):
         manifest = read_manifest(run.data)
         # The models of the recipe may be gone, or trained further: as in `train`, they are not needed any more.
-        if not (data_changes(run.recipe(recipe.name), recipe) or changed_text(recipe.data, manifest)):
+        if not changes_since(run.recipe(recipe.name), recipe, manifest):
             if generate is not None and is_generated:
                 generate([])  # other processes wait for the call
             run.remove_abandoned_lock("prepare")
@@ -194,8 +194,7 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             run.remove_abandoned_lock("prepare")
             return Preparation(manifest, is_new=False)
         if run.is_trained():
-            stored = run.recipe(recipe.name)
-            changes = data_changes(stored, recipe) or changed_text(recipe.data, manifest) or ["the text of a corpus"]
+            changes = changes_since(run.recipe(recipe.name), recipe, manifest) or ["the text of a corpus"]
             raise NmtkitError(
                 f"{run.folder} has been trained with other data (changed: {', '.join(changes)}); take another "
                 "--run-dir, or undo the change"

@@ -10,8 +10,6 @@
 Their checksums are in the manifest of RUN/data.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.schema import read_lengths
+from nmtkit.data.stages import fingerprint_of
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.vocabulary import SIDES
@@ -177,7 +176,7 @@ def read_manifest(data: Path) -> dict[str, Any]:
 def sha256_of_ids(manifest: dict[str, Any]) -> str:
     """Return a checksum of the training pairs as ids, and of the tokenizer that gave them."""
     decisive = {name: sha for name, sha in manifest["files"].items() if name.startswith(("train/", "tokenizer/"))}
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return fingerprint_of(decisive)
 
 
 def read_report(data: Path) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.recipe import changes_that_matter, data_changes, differences
+from nmtkit.config.recipe import changes_that_matter, differences
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig, TrainingLengths, read_lengths
 from nmtkit.console import counted
-from nmtkit.data.changes import changed_text, damaged_files
+from nmtkit.data.changes import changes_since, damaged_files
 from nmtkit.data.shards import read_manifest, sha256_of_ids
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, NmtkitError
@@ -64,9 +64,8 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
 
 def _check_data(recipe: Recipe, run: Run) -> None:
     """Raise NmtkitError unless RUN/data is undamaged and was prepared with this recipe from the same text."""
-    manifest, stored = read_manifest(run.data), run.recipe(recipe.name)
-    changes = data_changes(stored, recipe) or changed_text(recipe.data, manifest)
-    if changes:
+    manifest = read_manifest(run.data)
+    if changes := changes_since(run.recipe(recipe.name), recipe, manifest):
         advice = "undo the change, or take another --run-dir" if run.is_trained() else "run `nmtkit prepare` again"
         raise NmtkitError(
             f"{run.folder} was prepared with a different recipe (changed: {', '.join(changes)}); {advice}"
