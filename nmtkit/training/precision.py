@@ -23,11 +23,14 @@ from nmtkit.training.loop import run_micro_batch, update_work
 from nmtkit.training.micro_batches import leaving_no_trace
 from nmtkit.training.state import TrainingState
 
-_TRIAL_PAIRS = (4, 32)
+_TRIAL_PAIRS = (4, 30, 60)
 _TRIAL_TOKENS = 32
 """Tokens of each sentence of a trial, end symbols counted."""
 _ROUNDS = 3
-"""Micro-batches per precision, in turn; the fastest counts. The first one warms up."""
+"""Micro-batches per precision, in turn; the fastest counts. The first one warms up. Each has a pair fewer than the one
+before, and source and target differ: in training hardly any number of tokens recurs, and for each new one oneDNN
+generates code, more of it in bf16.
+"""
 _TRIAL_SECONDS = 3.0
 """Time after which a trial ends, but not before two rounds."""
 _CLEARLY_FASTER, _HOPELESS = 1.2, 3.0
@@ -97,38 +100,37 @@ def trial_rates(
 ) -> dict[ComputedPrecision, float]:
     """Measure the FLOP/s of this process in each precision, in micro-batches of random ids.
 
-    Those of 128 tokens come first; where bf16 is far slower in them, larger ones would only take time. Weights,
-    gradients and random numbers are unchanged afterwards.
+    Those of 128 tokens come first; where bf16 is far slower in them, larger ones would only take time. Those of 1,920,
+    about as many as in training, come last and only for models that are fast enough. Weights, gradients and random
+    numbers are unchanged afterwards.
     """
     end = time.perf_counter() + _TRIAL_SECONDS
-    rates: dict[ComputedPrecision, float] = {}
     config, vocab = state.model.config, state.model.output_embedding.size(0)
     smallest = min(len(table) for table in state.model.embeddings.values())
     is_one_row = config.is_joined and config.head == "none"  # of both sides, without the end symbol of the source
     length = min(_TRIAL_TOKENS, (config.max_positions + 1) // 2 if is_one_row else config.max_positions)
-    for num_pairs in _TRIAL_PAIRS:
-        ids = np.random.default_rng(1).integers(len(SPECIAL_PIECES), smallest, (num_pairs, length - 1))
-        batch: Batch = batch_of(list(ids), list(ids))
-        if config.head != "none":
-            # label_batch finds the ends of sequences by this entry, so it may stand nowhere else.
-            ids[ids == vocab - 1] -= 1
-            ids[:, -1] = vocab - 1  # the last token of a sequence
-            batch = label_batch(ids.ravel(), np.full(num_pairs, length - 1), vocab - 1, np.zeros(num_pairs, np.int64))
-        seconds = dict.fromkeys(precisions, math.inf)
-        for round_ in range(_ROUNDS):
-            for precision in seconds:
+    for most_pairs in _TRIAL_PAIRS:
+        rates = dict.fromkeys(precisions, 0.0)
+        for num_pairs in range(most_pairs, most_pairs - _ROUNDS, -1):
+            ids = np.random.default_rng(1).integers(len(SPECIAL_PIECES), smallest, (num_pairs, length - 1))
+            batch: Batch = batch_of(list(ids[:, 1:]), list(ids))
+            one, both = np.ones(num_pairs, np.int64), np.full(num_pairs, length)
+            if config.head != "none":
+                # label_batch finds the ends of sequences by this entry, so it may stand nowhere else.
+                ids[ids == vocab - 1] -= 1
+                ids[:, -1] = vocab - 1  # the last token of a sequence
+                batch = label_batch(ids.ravel(), both - 1, vocab - 1, 0 * one)
+            flops = update_work(
+                state, (np.maximum(both - 1, 1), both) if config.head == "none" else (both - 1, one)
+            ).flops
+            for precision in precisions:
                 in_precision = replace(workers, precision=precision)
                 with leaving_no_trace(state, workers):
                     begun = time.perf_counter()
                     run_micro_batch(state, batch, ids.size, in_precision)
-                    seconds[precision] = min(seconds[precision], time.perf_counter() - begun)
-            is_hopeless = seconds.get("bf16", 0.0) > _HOPELESS * min(seconds.values())
-            is_over = round_ > 0 and (is_hopeless or time.perf_counter() > end)
+                    rates[precision] = max(rates[precision], flops / (time.perf_counter() - begun))
+            is_hopeless = _HOPELESS * rates.get("bf16", math.inf) < max(rates.values())
+            is_over = num_pairs < most_pairs and (is_hopeless or time.perf_counter() > end)
             if is_over:
-                break
-        one, both = np.ones(num_pairs, np.int64), np.full(num_pairs, length)
-        flops = update_work(state, (both, both) if config.head == "none" else (both - 1, one)).flops
-        rates = {precision: flops / taken for precision, taken in seconds.items()}
-        if is_over:
-            break
+                return rates
     return rates
