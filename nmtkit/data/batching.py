@@ -31,7 +31,7 @@ _CORPUS_STREAM = 2**32
 class EpochPlan:
     """The updates of one epoch."""
 
-    updates: list[Indices]  # for each update the indices of its pairs, by length
+    updates: list[Indices]  # for each update the indices of its pairs, by target length
     too_long: Indices  # pairs that alone exceed the budget and are in no update
 
     def check(self, tokens_per_update: int) -> None:
@@ -131,10 +131,9 @@ def plan_epoch(
             room = budget
         updates[-1].append((start, stop))
         room -= tokens
-    # Each update by length, so that pairs dealt in turn give shares of similar lengths, with little padding.
-    by_length = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
+    by_target = [np.concatenate([order[start:stop] for start, stop in sorted(update)]) for update in updates]
     # unique, as an epoch with weights may have a pair several times.
-    return EpochPlan(by_length, np.unique(too_long))
+    return EpochPlan(by_target, np.unique(too_long))
 
 
 def shares_of(data: PairData, pairs: Indices, limit: int, num_processes: int, device_type: str) -> list[list[Indices]]:
@@ -166,9 +165,9 @@ def share_update(
 ) -> list[list[Indices]]:
     """Deal an update's pairs to the processes, and cut each share into micro-batches.
 
-    The pairs are dealt in turn, so shares differ by at most one pair and have similar lengths. A micro-batch has at
-    most ``tokens_per_micro_batch`` source or target tokens, with padding, but always at least one pair; it ends where
-    pairs of a very different length begin.
+    The pairs are dealt in turn, by the length of their longer side, so shares differ by at most one pair and have
+    similar lengths. A micro-batch has at most ``tokens_per_micro_batch`` source or target tokens, with padding, but
+    always at least one pair; it ends where pairs of a very different length begin.
 
     Args:
         is_joined: ``tokens_per_micro_batch`` limits source and target tokens together, see `row_lengths`.
@@ -178,13 +177,16 @@ def share_update(
     Returns:
         For each process the pairs of each of its micro-batches.
     """
+    longest = row_lengths(source_lengths[pairs], target_lengths[pairs], is_joined=is_joined)
+    order = np.argsort(longest, kind="stable")  # by the target alone, sources would go up and down
+    pairs, longest = pairs[order], longest[order]
     shares = []
     for rank in range(num_processes):
         share = pairs[rank::num_processes]
-        longest = row_lengths(source_lengths[share], target_lengths[share], is_joined=is_joined)
         cuts = cut_by_padded_tokens(
-            longest, tokens_per_micro_batch, padding_worth=padding_worth, rows=None if rows is None else rows[share]
-        )
+            longest[rank::num_processes], tokens_per_micro_batch,
+            padding_worth=padding_worth, rows=None if rows is None else rows[share],
+        )  # fmt: skip
         shares.append([share[start:stop] for start, stop in cuts])
     return shares
 

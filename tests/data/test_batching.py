@@ -198,7 +198,13 @@ class TestShares:
     def test_an_update_that_fits_is_one_pass(self) -> None:
         source, target = np.array([3, 4, 5]), np.array([5, 4, 3])
         shares = share_update(np.array([2, 0, 1]), source, target, 15, 1)
-        assert [[passed.tolist() for passed in share] for share in shares] == [[[2, 0, 1]]]
+        assert [[passed.tolist() for passed in share] for share in shares] == [[[1, 2, 0]]]  # by the longer side
+
+    def test_pairs_whose_longer_sides_are_alike_share_a_pass(self) -> None:
+        # As in an update: sorted by the target, so that sources begin again where the target is a token longer.
+        source, target = np.array([10] * 100 + [20] * 60 + [10] * 60 + [20] * 100), np.array([8] * 160 + [9] * 160)
+        [passes] = share_update(np.arange(320), source, target, 10**6, 1)
+        assert [(set(source[passed]), len(passed)) for passed in passes] == [({10}, 160), ({20}, 160)]
 
     def test_a_process_without_a_pair_has_no_passes(self) -> None:
         shares = share_update(np.array([1, 0]), np.array([3, 3]), np.array([3, 3]), 100, 3)

@@ -33,7 +33,7 @@ def cpu(devices: int = 1, **changes: Any) -> Hardware:
     [
         ["training.max_steps=5"],
         ["training.max_steps=14"],  # two whole epochs
-        ["training.max_steps=9", "training.r_drop=1.0"],
+        ["training.max_steps=14", "training.r_drop=1.0"],
         ["training.max_steps=100", "training.max_epochs=1"],
         ["training.max_steps=7", "model.architecture=decoder", "training.source_loss=1.0"],
     ],
