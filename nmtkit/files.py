@@ -193,6 +193,8 @@ def write_bytes_atomically(path: Path, *, is_new: bool = False) -> Iterator[Bina
     try:
         with _naming(path):
             binary = _NamedFile(temporary, path)
+            if path.is_file():  # a private file stays private
+                temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         with io.BufferedWriter(binary) as file:
             yield file
             with _naming(path):

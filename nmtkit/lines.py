@@ -85,8 +85,8 @@ class LineReader:
 
     def _text_of(self, raw: bytes) -> str:
         raw = raw.removesuffix(b"\n")
-        if self.num_lines == 1 and _is_utf16(raw):
-            raise DataError(f"{self.name}: looks like UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
+        if self.num_lines == 1:
+            refuse_utf16(raw, self.name)
         if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
             raw = raw.removeprefix(codecs.BOM_UTF8)
             self.has_byte_order_mark = True
@@ -106,12 +106,13 @@ class LineReader:
             return raw.decode("utf-8", errors=self._errors)
 
 
-def _is_utf16(line: bytes) -> bool:
-    """Return whether the first line of a text begins as UTF-16: with a byte-order mark, or each other byte is NUL."""
+def refuse_utf16(line: bytes, name: str) -> None:
+    """Raise DataError if the first line of a text is UTF-16: with a byte-order mark, or each other byte is NUL."""
     # Whole code units: in UTF-16 with the high byte first, one byte of the line end is left in the line.
     begin = line[: min(200, len(line) & ~1)]
     has_mark = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return has_mark or (len(begin) >= 8 and any({*begin[side::2]} == {0} != {*begin[1 - side :: 2]} for side in (0, 1)))
+    if has_mark or (len(begin) >= 8 and any({*begin[side::2]} == {0} != {*begin[1 - side :: 2]} for side in (0, 1))):
+        raise DataError(f"{name}: looks like UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:

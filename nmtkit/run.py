@@ -149,7 +149,7 @@ class Run:
 
     def has_recipe(self, recipe: Recipe) -> bool:
         """Return whether exactly this recipe is stored."""
-        return self.recipe_file.is_file() and self.recipe_file.read_text(encoding="utf-8") == to_toml(recipe)
+        return self.recipe_file.is_file() and self.recipe_file.read_bytes() == to_toml(recipe).encode()
 
     def store_recipe(self, recipe: Recipe) -> None:
         """Write recipe.toml unless it has the same content already."""

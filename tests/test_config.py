@@ -609,7 +609,10 @@ class TestLocalFiles:
     def test_the_name_of_a_test_set_may_not_lead_to_another_folder(self, folder: Folder, name: str) -> None:
         message = folder.complaint(f'{DATA}test = [{{ source = "a.en", target = "a.de", name = "{name}" }}]\n')
         assert name in message
-        assert "name: must be a name without slashes that does not begin with a full stop" in message
+        assert (
+            "name: must be a name without slashes and control characters that does not begin with a full stop"
+            in message
+        )
 
     def test_a_tag_of_two_words_is_told_in_words(self, folder: Folder) -> None:
         text = DATA.replace('["builtin/train"]', '[{ corpus = "builtin/train", source_prefix = "a b" }]')

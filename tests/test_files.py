@@ -65,6 +65,14 @@ class TestAtomicWrites:
         assert path.read_text() == "all\n"
         assert names_in(path.parent) == ["text"]
 
+    @pytest.mark.parametrize("mode", [0o600, 0o444, 0o755])
+    def test_a_replaced_file_keeps_its_permissions(self, tmp_path: Path, mode: int) -> None:
+        path = tmp_path / "text"
+        path.touch(mode)
+        path.chmod(mode)
+        write_lines(path, ["new"])
+        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new\n", mode)
+
     def test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

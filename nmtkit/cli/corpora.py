@@ -27,6 +27,8 @@ def command(
 
     Example: nmtkit corpora --languages en-de
     """
+    if name in (*BUILTIN_SPLITS, *FACTS_SPLITS):
+        raise DataError(f"{name} is made up by nmtkit: there are no files to list; a recipe can name it")
     if name is not None:
         entry = find_entry(name)
         if entry is None:

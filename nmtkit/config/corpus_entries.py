@@ -174,7 +174,8 @@ def corpus_name(entry: CorpusEntry) -> str:
     """Return the short name of a corpus: its name, else the part after the last slash or the source file."""
     if isinstance(entry, LocalPair | GeneratedCorpus):
         file = entry.source if isinstance(entry, LocalPair) else entry.generate
-        return entry.name or without_suffix(file.name).rsplit(":", 1)[-1].rsplit(".", 1)[0]
+        stem = without_suffix(file.name).rsplit(":", 1)[-1]
+        return entry.name or stem.rsplit(".", 1)[0] or stem.lstrip(".")
     if isinstance(entry, NamedCorpus) and entry.name:
         return entry.name
     name = public_name(entry)

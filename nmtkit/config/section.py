@@ -8,11 +8,11 @@ from nmtkit.files import as_text
 
 LANGUAGE_CODE = r"^[a-z]{2,3}(_[A-Za-z]+)?$"
 ONE_WORD = r"^\S*$"
-FILE_NAME = r"^[^/\\.][^/\\]*$"
+FILE_NAME = r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$"
 VALUE_RULES = {
     LANGUAGE_CODE: 'must be a language code, such as "en" or "zh_Hans"',
     ONE_WORD: "must be one word without blanks",
-    FILE_NAME: "must be a name without slashes that does not begin with a full stop",
+    FILE_NAME: "must be a name without slashes and control characters that does not begin with a full stop",
 }
 """Patterns of values, and the message for a value that does not match."""
 MANY = 1_000_000_000

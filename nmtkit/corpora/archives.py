@@ -34,7 +34,7 @@ def is_archive(name: str) -> bool:
 
 
 def text_streams(
-    path: Path, member: str | None, remedy: str = "name a member"
+    path: Path, member: str | None, remedy: str = "name a member", *, is_pattern: bool = True
 ) -> Generator[io.BufferedIOBase, None, None]:
     """Yield the decompressed bytes of a file or of members of an archive; each stream is valid until the next one.
 
@@ -42,6 +42,7 @@ def text_streams(
         member: path in the archive; ``*`` stands for any characters and selects all members that match, ``[0-7]``
             stands for one digit. None: the file is no archive.
         remedy: ends the message that there is no such member.
+        is_pattern: False: ``member`` is a name, as a user gives it.
 
     Raises:
         DataError: the archive cannot be read, has no such member, or it is a link.
@@ -51,7 +52,7 @@ def text_streams(
             yield stream
         return
     literal = _NO_RANGE.sub("[[]", member).replace("?", "[?]")
-    wanted = re.compile(fnmatch.translate(literal))
+    wanted = re.compile(fnmatch.translate(literal) if is_pattern else re.escape(posixpath.normpath(member)))
     opened = _zip_members(path, wanted) if path.name.lower().endswith(".zip") else _tar_members(path, wanted)
     is_found = False
     others: list[str] = []
@@ -64,7 +65,7 @@ def text_streams(
             is_found = True
             with decompressed(content, name, path.stat().st_size) as stream:
                 yield stream
-            if "*" not in member:
+            if "*" not in member or not is_pattern:
                 return
     if not is_found:
         more = f" and {len(others) - _NUM_LISTED} more" if len(others) > _NUM_LISTED else ""

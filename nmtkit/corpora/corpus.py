@@ -266,7 +266,7 @@ class StoredText:
         is_own, again = self.file.url is None, "delete it and fetch it again"
         remedy = "name one of these" if is_own else f"it is damaged or another edition: {again}"
         try:
-            with closing(text_streams(self.file.path, self.member, remedy)) as streams:
+            with closing(text_streams(self.file.path, self.member, remedy, is_pattern=not is_own)) as streams:
                 for stream in streams:
                     yield from READERS[self.text_format](stream, self.part, self.name)
         except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:

@@ -26,6 +26,7 @@ from typing import cast
 
 from nmtkit.corpora.trees import read_trees, strip, words, write
 from nmtkit.errors import DataError
+from nmtkit.lines import refuse_utf16
 
 MAX_LINE_BYTES = 1 << 26
 MAX_DOCUMENT_BYTES = 1 << 28
@@ -52,13 +53,21 @@ def _document(stream: io.BufferedIOBase, name: str) -> bytes:
 
 
 _SEGMENT_TAG = re.compile(rb"<(/?)seg(?=[\s/>])[^<>]*>", re.IGNORECASE)  # up to a "<", so in linear time
-_ENTITY = re.compile(rb"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
+_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_ENTITY = re.compile(
+    rb"<!\[CDATA\[(?P<literal>.*?)\]\]>"
+    rb"|&(?:(?P<name>amp|lt|gt|quot|apos)|#(?P<number>[0-9]{1,7})|#[xX](?P<hex>[0-9a-fA-F]{1,6}));",
+    re.DOTALL,
+)
 _NAMED_ENTITIES = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 
 
 def read_segments(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
-    """Yield the text of each ``<seg>`` as one line; an empty segment gives an empty line."""
+    """Yield the text of each ``<seg>`` as one line; an empty segment gives an empty line. Comments are left out."""
     content = _document(stream, name)
+    refuse_utf16(content[:200], name)
+    commented = content.rfind(b"-->") + 3  # up to there, every comment is closed, so that the search takes linear time
+    content = _COMMENT.sub(b"", content[:commented]) + content[commented:]
     number = 0
     start = None
     for tag in _SEGMENT_TAG.finditer(content):
@@ -86,9 +95,11 @@ def _one_line(text: bytes) -> bytes:
 
 
 def _unescape(entity: re.Match[bytes]) -> bytes:
-    if entity[1]:
-        return _NAMED_ENTITIES[entity[1]]
-    code = int(entity[2]) if entity[2] else int(entity[3], 16)
+    if entity["literal"] is not None:
+        return entity["literal"]
+    if entity["name"]:
+        return _NAMED_ENTITIES[entity["name"]]
+    code = int(entity["number"]) if entity["number"] else int(entity["hex"], 16)
     is_character = 0 < code < 0xD800 or 0xE000 <= code <= 0x10FFFF
     return chr(code).encode("utf-8") if is_character else entity[0]
 
@@ -117,6 +128,8 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
     columns = [int(column) for column in part.split(",")]
     last = max(columns)
     for number, line in enumerate(read_plain(stream, part, name), start=1):
+        if number == 1:
+            refuse_utf16(line, name)  # whole, as `LineReader` sees the columns only
         # Byte-order mark and carriage return stay only at the ends of the text, where `LineReader` removes them.
         mark = codecs.BOM_UTF8 if number == 1 and line.startswith(codecs.BOM_UTF8) else b""
         row = line.removeprefix(mark).removesuffix(b"\n")
@@ -136,6 +149,8 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
 
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _CODES = ("bpt", "ept", "it", "ph", "ut", "sub")  # elements of a TMX segment that hold formatting codes, not text
+_BREAK = re.compile(r"<(br|p|div|li|td|tr)\b|[\t\n]", re.IGNORECASE)
+"""In a code: what stands between two words."""
 
 
 def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
@@ -155,7 +170,7 @@ def read_tmx(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]
                 body = element if tag == "body" else body
             elif tag in _CODES:
                 # clear() would also remove the text that follows the code, its tail.
-                element.text = None
+                element.text = " " if _BREAK.search("".join(element.itertext())) else None
                 del element[:]
             elif tag == "tu":
                 text = b""

@@ -17,7 +17,7 @@ from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.vocabulary import BLANK_SIGN, BOS, EOS, PAD, SPECIAL_PIECES, STAND_IN, TAG_SIGN, UNK, UNKNOWN_TEXT
 
 MAX_LEARNED_BYTES = 4192
-"""Maximum length of a line to learn from, the default of sentencepiece: longer lines cost memory for little gain."""
+"""Maximum length of a line to learn from, the default of sentencepiece, which leaves out longer ones."""
 
 
 class SentencePiece:

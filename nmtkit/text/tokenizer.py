@@ -16,7 +16,7 @@ A tokenizer folder holds one model for both sides, or one per side:
 import difflib
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,17 @@ _SETTINGS = {
     "context?": int, "context_sides?": str, "sha256": {str: str}, "vocab_sizes": {str: int}, "label_type?": str,
     "sequence_length?": int, "base_sha256?": str, "special_ids?": dict, "line_end?": str, "facts?": dict,
 }  # fmt: skip
+
+
+def _short_parts(line: str) -> Iterator[str]:
+    """Yield a line, or parts of at most MAX_LEARNED_BYTES of a longer one, cut at blanks where there are any."""
+    start, most = 0, len(line) if len(line.encode()) <= MAX_LEARNED_BYTES else MAX_LEARNED_BYTES // 4
+    while len(line) - start > most:
+        blank = line.rfind(" ", start + 1, start + most)
+        end = blank if blank > 0 else start + most
+        yield line[start:end].strip(" ")
+        start = end
+    yield line[start:].strip(" ") if start else line
 
 
 class Tokenizer:
@@ -121,8 +132,7 @@ class Tokenizer:
                 return SegmentedPieces.learn(lines, data, tags)
             if data.has_fields:  # a document is longer than any line to learn from, but a paragraph is not
                 lines = (field for line in lines for field in re.split(f"(?<={FIELD_MARK}) ", line))
-            # sentencepiece skips longer lines itself; this way word-pieces are learned from the same lines.
-            short = (line for line in lines if len(line.encode()) <= MAX_LEARNED_BYTES)
+            short = (part for line in lines for part in _short_parts(line))
             return (WordPieces if data.subwords == "wordpiece" else SentencePiece).learn(short, data, tags)
 
         special: dict[str, Any] = {}
@@ -643,6 +653,7 @@ class Tokenizer:
             "task": self.task_name,
             "share_vocab": self.shares_vocabulary,
             "context": self.context,
+            "byte_fallback": any(map(_BYTE_PIECE.fullmatch, self.entries("source"))),
             **{key: ", ".join(codes) for key, (_, codes) in known.items()},
         }
         keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
@@ -654,6 +665,8 @@ class Tokenizer:
             keys = [key for key in keys if key not in ("task", "source_language")]  # see for_recipe
         if data.context:
             keys.append("context_sides")
+        if data.byte_fallback:
+            keys.append("byte_fallback")
         if data.subwords == "none":
             keys.append("segment_mark")
         for key in keys:

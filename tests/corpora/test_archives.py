@@ -220,6 +220,14 @@ def test_a_star_and_a_range_of_digits_read_several_members_in_turn_and_nothing_e
     assert [stream.read() for stream in text_streams(path, "x/[0-1]*.mrg")] == [b"a\n"]
 
 
+def test_a_name_given_by_a_user_is_no_pattern_and_may_begin_with_the_folder_itself(tmp_path: Path) -> None:
+    members: dict[str, bytes] = {"./a[0-1].en": b"brackets\n", "./a0.en": b"no\n", "./a*.en": b"star\n"}
+    for path in (store(tmp_path / "a.zip", zip_of(members)), store(tmp_path / "a.tar", tar_of({**members}))):
+        for name, text in (("a[0-1].en", "brackets"), ("./a*.en", "star"), ("a0.en", "no")):
+            assert list(local_text(Path(f"{path}:{name}")).open()) == [text]
+        assert "the archive has no member *.en" in fault(Path(f"{path}:*.en"))
+
+
 def test_an_archive_without_the_member_says_what_it_has(tmp_path: Path) -> None:
     members: dict[str, bytes] = {f"{n}": b"" for n in range(7)}
     for path in (store(tmp_path / "a.zip", zip_of(members)), store(tmp_path / "a.tar", tar_of({**members}))):

@@ -73,6 +73,22 @@ def test_iwslt_xml_gives_its_segments_and_no_metadata() -> None:
     assert read("sgm", IWSLT_XML) == ["The first & best.", "Two\u0085lines"]
 
 
+def test_what_is_commented_out_is_no_segment_and_literal_text_has_no_entities() -> None:
+    text = (
+        "<!-- <seg>an older\nversion</seg> --><seg>one<!-- a remark --></seg>"
+        "<seg><![CDATA[a < b & c &amp; ]]>&lt; &#101;</seg><seg>x <!-- y</seg>"
+    )
+    assert read("sgm", text) == ["one", "a < b & c &amp; < e", "x <!-- y"]
+
+
+@pytest.mark.parametrize("form", ["sgm", "tsv"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_text_in_utf_16_is_refused_with_the_way_out(form: str, encoding: str) -> None:
+    text = IWSLT_XML if form == "sgm" else "id\ten\tde\n1\tone\teins\n"
+    with pytest.raises(DataError, match="FILE: looks like UTF-16; convert it with `iconv"):
+        list(READERS[form](io.BytesIO(text.encode(encoding)), "2", "FILE"))
+
+
 IWSLT_TAGGED = """<doc docid="1" genre="lectures">
 <url>http://example.org/talk</url>
 <keywords>a, b</keywords>
@@ -170,6 +186,11 @@ TMX = """<?xml version="1.0"?>
 def test_a_translation_memory_gives_a_line_a_unit_on_both_sides() -> None:
     assert read("tmx", TMX, "en") == ["The red dog & cat", "only English", ""]
     assert read("tmx", TMX, "de") == ["Der rote Hund", "", "nur\u2028Deutsch"]
+
+
+def test_a_code_that_breaks_the_line_is_a_blank() -> None:
+    codes = "a<ph>&lt;br/&gt;</ph>b<it pos='begin'>{\\tab}</it>c<ph>\t</ph>d <ph>&lt;P class='x'&gt;</ph> e"
+    assert read("tmx", TMX.replace("only English", codes), "en")[1] == "a bc d   e"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from nmtkit.data.encoding import num_trained
 from nmtkit.data.prepare import Preparation, prepare
 from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.distributed.workers import Workers
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, NmtkitError, RecipeError
 from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json
 from nmtkit.run import Run
@@ -124,6 +124,22 @@ def test_test_pairs_that_the_first_training_had_are_counted(project: Project, lo
         f"3 pairs of the test set seen: also in the training data of {base}; scores of a model that starts from it are "
         "inflated"
     ]
+
+
+def test_a_tokenizer_without_bytes_is_not_taken_for_one_that_has_them(project: Project) -> None:
+    project.prepare()
+    base, project.run = project.run, project.folder / "tuned"
+    with pytest.raises(RecipeError, match=r"data\.byte_fallback = True, but the tokenizer of .* has False"):
+        project.prepare(f'data.tokenizer="{base}"', "data.byte_fallback=true")
+
+
+def test_a_stored_recipe_that_is_no_text_is_replaced(project: Project) -> None:
+    project.prepare()
+    stored = Run(project.run).recipe_file
+    whole = stored.read_bytes()
+    stored.write_bytes(whole + b"\xff\n")
+    project.prepare()
+    assert stored.read_bytes() == whole
 
 
 def test_pairs_with_unknown_words_are_not_counted_as_trained(project: Project) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import ModelError, RecipeError
 from nmtkit.text.normalization import normalize
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.sentencepieces import MAX_LEARNED_BYTES
+from nmtkit.text.tokenizer import Tokenizer, _short_parts
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, join_segments
 
 ALPHABET = "abcdefpäßﬁＡ１Ω<>/s@ıİ\u2028\u2029\u0085\u00a0\u3000\u200b\u0301\ufeff\x0b\x0c\r \ue000🙂"
@@ -201,7 +202,19 @@ class TestVocabulary:
         text = [*pairs("abcd "), ("q" * 5000, f"a{sign}z")]
         tokenizer = learn(text, subwords=kind, vocab_size=30, normalize=[])
         (ids,) = tokenizer.encode(["qz"], "source")
-        assert [piece == "<unk>" for piece in tokenizer.pieces(ids, "source") if piece != "\u2581"] == [True, False]
+        assert "<unk>" not in tokenizer.pieces(ids, "source")
+
+    def test_lines_of_any_length_are_learned_from_in_short_parts(self, kind: str) -> None:
+        text = [(source * 1000, f"{'cd ' * 1500}{'d' * 9000}") for source, _ in pairs("ab ")]
+        tokenizer = learn(text, subwords=kind, vocab_size=16)
+        (ids,) = tokenizer.encode(["abcd"], "source")
+        assert "<unk>" not in tokenizer.pieces(ids, "source")
+
+    @given(st.text("ab ", max_size=60).map(lambda text: text * 200))
+    def test_parts_of_a_long_line_are_short_and_lose_only_blanks(self, line: str) -> None:
+        parts = list(_short_parts(line))
+        assert all(len(part.encode()) <= MAX_LEARNED_BYTES for part in parts)
+        assert "".join(parts).replace(" ", "") == line.replace(" ", "")
 
 
 def _pieces_with_starts(tokenizer: Tokenizer, ids: list[int]) -> Iterator[tuple[str, bool]]:
