@@ -246,13 +246,17 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
 
 
 def score_run(
-    run_dir: Path, *, resamples: int | None = None, comet: Comet | None = None, device: str = "auto"
+    run_dir: Path,
+    *,
+    resamples: int | None = None,
+    load_comet: Callable[[], Comet] | None = None,
+    device: str = "auto",
 ) -> dict[str, dict[str, Score]]:
     """Score the translations of a run, log warnings about them, and write RUN/scores.json and RUN/cost.json.
 
     Args:
         resamples: bootstrap resamples for the confidence intervals; 0: no intervals; None: see `resamples_for`.
-        comet: COMET scorer, if COMET is requested.
+        load_comet: loads the COMET scorer, if COMET is requested.
         device: computes the scores of a language model.
 
     Raises:
@@ -265,7 +269,7 @@ def score_run(
         )
     recipe = run.recipe()
     task = task_of(recipe.data)
-    if not (task.has_text and task.has_source) and (resamples is not None or comet is not None):
+    if not (task.has_text and task.has_source) and (resamples is not None or load_comet is not None):
         raise DataError(f"{run_dir}: its model {task.does}; leave out --confidence and --comet")
     if not task.has_text:
         if recipe.data.environment is None:
@@ -283,6 +287,7 @@ def score_run(
     if not task.has_source:
         return _score_running_texts(run, recipe, names, device)
     texts = {name: run.read_translated(name) for name in names}
+    comet = load_comet() if load_comet is not None else None  # gigabytes, so after all that may be wrong
     for name, (sources, references, hypotheses) in texts.items():
         data = recipe.data.of_test(name)
         is_translated = data.source_language != data.target_language

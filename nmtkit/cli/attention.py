@@ -8,6 +8,7 @@ from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
+from nmtkit.errors import DataError
 from nmtkit.files import write_atomically
 from nmtkit.page import text
 
@@ -87,6 +88,8 @@ def command(
         origin = "The target is the model's own translation."
         translator = Translator([loaded.model], loaded.tokenizer, loaded.decoding)
         [[best]] = translator.translations([source], TranslationRequest(split="never"))
+        if source.strip() and not best.text.strip():
+            raise DataError("the model's translation of this sentence is empty; give a target with --target")
         target = loaded.tokenizer.as_divided(best.text, best.pieces)
     else:
         origin = "The target was given."

@@ -26,7 +26,9 @@ def command(
         Option(help="Significance test to use.  [default: mcnemar for accuracy, bootstrap for other scores]"),
     ] = None,
     trials: options.Trials = None,
-    sentences: Annotated[int, Option(min=0, help="Number of sentences to show, those whose scores changed most.")] = 5,
+    sentences: Annotated[
+        int | None, Option(min=0, help="Number of sentences to show, those whose scores changed most.  [default: 5]")
+    ] = None,
     json_file: Annotated[Path | None, Option("--json", help="File for all results as JSON.")] = None,
     quiet: options.Quiet = False,
 ) -> None:

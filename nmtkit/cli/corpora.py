@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.corpora import opus
@@ -27,6 +27,8 @@ def command(
 
     Example: nmtkit corpora --languages en-de
     """
+    if name is not None and sacrebleu:
+        raise BadParameter("lists all test sets; leave out NAME", param_hint="--sacrebleu")
     if name in (*BUILTIN_SPLITS, *FACTS_SPLITS):
         raise DataError(f"{name} is made up by nmtkit: there are no files to list; a recipe can name it")
     if name is not None:
@@ -42,8 +44,8 @@ def command(
     if not shown:
         has = sorted({pair for entry in entries for pair in entry.language_pairs})
         raise DataError(
-            f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}, and corpora of OPUS, "
-            f"named {opus.FORM}"
+            f"--languages {languages}: no corpus has that pair; there are {', '.join(has)}"
+            + ("" if sacrebleu else f", and corpora of OPUS, named {opus.FORM}")
         )
     if as_json:
         print(json.dumps([_described(entry, pairs) for entry in shown], indent=2, ensure_ascii=False))

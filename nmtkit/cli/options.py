@@ -238,7 +238,7 @@ def _belongs_to_model(path: Path) -> bool:
     from nmtkit.run import Run
 
     for run in map(Run, path.parents):
-        own = run.data, run.recipe_file, run.metrics, run.nonfinite, run.prediction
+        own = run.data, run.recipe_file, run.metrics, run.nonfinite, run.prediction, run.scores
         if run.is_prepared() and any(path.is_relative_to(each) for each in own):
             return True
     is_export = any((path.parent / name).is_file() for name in ("model.bin", "model.safetensors"))

@@ -55,6 +55,8 @@ def command(
         raise BadParameter(
             "is only for recipes with generated corpora, without --check and --download-only", param_hint="--processes"
         )
+    if download_only and (workers or threads or device != "auto"):
+        raise BadParameter("needs no --workers, --threads and --device", param_hint="--download-only")
     if check and download_only:
         raise BadParameter("--check and --download-only exclude each other; give one")
     if processes > launched:

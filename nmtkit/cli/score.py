@@ -2,6 +2,7 @@
 
 import os
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -205,8 +206,10 @@ def command(
         raise BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not set(paired or []) - {PairedTest.MCNEMAR}:
         raise BadParameter("--trials needs --paired bootstrap or randomization")
-    if metric and "evalb" in metric and target_language:
-        raise BadParameter("--target-language cannot be used with trees (--metric evalb)")
+    from nmtkit.evaluation.metrics import TASK_METRICS
+
+    if target_language and (own := next((name for name in metric or [] if name in TASK_METRICS), None)):
+        raise BadParameter(f"--target-language has no effect on --metric {own}; leave it out")
     if (stemmer or separator is not None) and not any(name.startswith("rouge") for name in metric or []):
         raise BadParameter("--stemmer and --sentence-separator need --metric rouge1, rouge2, rougeL or rougeLsum")
     if separator is not None and separator != "\t" and not (separator and separator.isprintable()):
@@ -226,15 +229,13 @@ def command(
         resamples=confidence,
         paired=[test.value for test in dict.fromkeys(paired or [])],
         trials=trials,
-        comet=_load_comet(comet, device, threads),
+        comet=_load_comet(comet, device, threads) if comet is not None else None,
         sentences=sentences,
         json_file=json_file,
     )
 
 
-def _load_comet(model: str | None, device: str, threads: int | None) -> "Comet | None":
-    if model is None:
-        return None
+def _load_comet(model: str, device: str, threads: int | None) -> "Comet":
     from nmtkit.evaluation.comet import Comet
 
     return Comet(model, options.start_device(device, threads))
@@ -251,7 +252,8 @@ def _score_run(run: Path, confidence: int | None, comet: str | None, device: str
         if task.has_text and task.has_source:
             raise BadParameter(f"--device and --threads: the model of {run} is not needed to score its {task.noun}s")
         options.start_device(device, threads)
-    scores = score_run(run, resamples=confidence, comet=_load_comet(comet, device, threads), device=device)
+    load_comet = partial(_load_comet, comet, device, threads) if comet is not None else None
+    scores = score_run(run, resamples=confidence, load_comet=load_comet, device=device)
     print_scores(scores, {})
     data = Run(run).recipe().data
     if "synthetic" in data.tests and "builtin/synthetic" in data.corpora("test"):

@@ -176,6 +176,9 @@ def _tokenization(hypotheses: Sequence[str], reference: Sequence[str], text: str
     # Tokenisers leave some periods attached, such as those of abbreviations, so the reference has them as well.
     if text == "tokenized" and len(attached) > tolerated + len(attached_in_reference):
         return [TextFault("not_tokenized", "punctuation not split off", attached, "tokenise it as the reference is")]
+    if text == "tokenized" and 2 * min(len(attached), len(attached_in_reference)) > len(hypotheses):
+        advice = "tokenise both texts, or give --text plain"
+        return [TextFault("not_tokenized", "punctuation not split off, nor in the reference", attached, advice)]
     return []
 
 

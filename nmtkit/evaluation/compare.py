@@ -75,14 +75,14 @@ def compare_runs(
     metrics: Sequence[str] | None = None,
     method: Method | None = None,
     trials: int | None = None,
-    num_sentences: int = 5,
+    num_sentences: int | None = None,
 ) -> Comparison:
     """Compare runs with the first of them.
 
     Args:
         metrics: by default those of DEFAULT_METRICS that are possible, or the task's own.
         method, trials: see `paired_test`; scores that the method cannot test are left out.
-        num_sentences: the number of changed sentences to keep per run and test set.
+        num_sentences: the number of changed sentences to keep per run and test set; by default 5.
 
     Raises:
         DataError: their tasks or test sets differ, outputs are missing, or a metric is unknown or not testable.
@@ -90,9 +90,10 @@ def compare_runs(
     names = run_names(run_dirs)
     runs = {name: Run(run_dir) for name, run_dir in zip(names, run_dirs, strict=True)}
     recipes = {name: _recipe(run) for name, run in runs.items()}
-    tests, left_out = _common_tests(runs)
     data = next(iter(recipes.values())).data
     task = task_of(data)
+    is_one_kind = len({task_of(recipe.data).command for recipe in recipes.values()}) == 1
+    tests, left_out = _common_tests(runs) if is_one_kind else ([], [])
     compared = tests if task.has_text else []  # decisions have neither languages nor texts that could differ
     for name, recipe in recipes.items():
         own, other = ((each.command, each.own_metric) for each in (task, task_of(recipe.data)))
@@ -108,8 +109,11 @@ def compare_runs(
     scores: dict[str, dict[str, dict[str, PairedResult]]] = {}
     changes: dict[str, dict[str, list[Change]]] = {}
     if not _has_outputs(task):
-        if metrics or method:
-            raise DataError(f"a model that {task.does} has no outputs of test sets; leave out --metric and --paired")
+        if metrics or method or trials or num_sentences is not None:
+            raise DataError(
+                f"a model that {task.does} has no outputs of test sets; leave out --metric, --paired, --trials and "
+                "--sentences"
+            )
         if len({(recipe.data.environment, recipe.data.environment_seed) for recipe in recipes.values()}) > 1:
             raise DataError(f"{', '.join(names)} cannot be compared: they were played in different environments")
         for test in compared:
@@ -134,8 +138,8 @@ def compare_runs(
             }
             for metric in chosen
         }
-        if num_sentences:
-            changes[test] = _changes(scorer, wanted, systems, sources, references, num_sentences)
+        if num_sentences != 0:
+            changes[test] = _changes(scorer, wanted, systems, sources, references, num_sentences or 5)
     values = [settings_of(recipe) for recipe in recipes.values()]
     for run, of_run in zip(runs.values(), values, strict=True):
         fingerprint = read_manifest(run.data)["fingerprint"]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nmtkit.config.corpus_entries import MANY_LANGUAGES
 from nmtkit.console import amount, duration
 
 _PAPER_ROWS: tuple[tuple[str, float | None, float | None, float | None, float | None], ...] = (
@@ -119,7 +120,8 @@ def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -
     """
     pair = (cost.get("source_language", "?"), cost.get("target_language", "?"))
     # ISO 639-2: "und" (undetermined) is the source of a text without one, "zxx" (no linguistic content) is labels.
-    if pair[0] in ("und", pair[1]) or pair[1] == "zxx":
+    is_one_language = pair[0] == pair[1] != MANY_LANGUAGES
+    if is_one_language or pair[0] == "und" or pair[1] == "zxx":
         return []
     pairs = list(dict.fromkeys([("en", "de"), ("en", "fr"), pair]))
     names = [f"{source}-{target}".upper() for source, target in pairs]

@@ -263,10 +263,12 @@ class Scorer:
             test, languages = self._test_set
             of_metric.update("test", test)
             of_metric.update("lang", languages)
-        if (own := _task_metric_with(name)) is not None:
+        own = _task_metric_with(name)
+        if own is not None or name in ROUGE_METRICS:
+            of_metric.update("version", f"nmtkit-{release()}")  # not sacreBLEU's, which does not compute them
+        if own is not None:
             return f"{own.signature(self.references[0])}|{of_metric.format()}"
         if name in ROUGE_METRICS:
-            of_metric.update("version", f"nmtkit-{release()}")  # not sacreBLEU's, which computes no ROUGE
             return f"{self._rouge.signature(name)}|{of_metric.format()}"
         _, label = _processing(_FORMS[name], self.text, self.target_language)
         return f"{of_metric.format()}|text:{label}" if label else of_metric.format()
@@ -325,18 +327,23 @@ class Scorer:
             self._references_in_form[form] = [self._in_form(form, lines) for lines in self.references]
         return self._references_in_form[form]
 
-    def _measure(self, name: str, lines: list[str], resamples: int) -> Score:
-        """Compute one metric on text of its form."""
-        statistics: list[Any] = []  # counts of each line, which do not depend on other lines; the metric adds them up
+    def statistics(self, name: str, lines: list[str]) -> tuple["Metric", list[Any]]:
+        """Return a metric and the counts of each line of text in its form, of which it computes the score."""
+        statistics: list[Any] = []
         for start in range(0, len(lines), LINES_AT_ONCE):
             part = slice(start, start + LINES_AT_ONCE)
             if len(lines) <= LINES_AT_ONCE:
                 # Kept for further systems, as it holds the counted n-grams of the references.
                 metric = self.metric(name)
             else:
-                references = [of_set[part] for of_set in self._of_references(_FORMS[name])]
+                references = [of_set[part] for of_set in self._of_references(_FORMS.get(name, "as it is"))]
                 metric = _build(name, references, self._tokenizer, self._rouge)
             statistics += metric._extract_corpus_statistics(lines[part], None)  # None: the references of the metric
+        return metric, statistics
+
+    def _measure(self, name: str, lines: list[str], resamples: int) -> Score:
+        """Compute one metric on text of its form."""
+        metric, statistics = self.statistics(name, lines)
         result = metric._aggregate_and_compute(statistics)
         interval = _interval(metric, statistics, resamples) if resamples > 1 else None
         details = ""

@@ -21,7 +21,7 @@ from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
-from nmtkit.evaluation.devices import device_named, device_of, processor_name
+from nmtkit.evaluation.devices import device_named, device_of, known_devices, processor_name
 from nmtkit.model.flops import Counters, Lengths, count_parameters, forward_flops, padding_flops
 from nmtkit.tasks.known import task_of
 from nmtkit.training.loop import training_factor
@@ -166,10 +166,12 @@ class Hardware:
 
     @classmethod
     def stated(cls, name: str, wanted: Precision, devices: int, rate: float, *, mfu: float | None = None) -> "Hardware":
-        """Return a device whose rate is given: "cpu", or a GPU, on which auto is bf16."""
+        """Return a device whose rate is given: "cpu", or a GPU, on which auto is bf16; what else a table says stays."""
+        known = next((one for one in known_devices() if one.name == name), None)
+        memory, sustained = (known.memory_bytes, known.paper_sustained or rate) if known else (None, rate)
         kind = "cpu" if name == "cpu" else "gpu"
         precision: ComputedPrecision = wanted if wanted != "auto" else "float32" if kind == "cpu" else "bf16"
-        return cls(devices, name, kind, precision, rate, "stated with --rate", *_mfu(mfu, kind), None, rate)
+        return cls(devices, name, kind, precision, rate, "stated with --rate", *_mfu(mfu, kind), memory, sustained)
 
     @property
     def speed(self) -> float:

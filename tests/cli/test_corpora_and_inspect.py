@@ -55,6 +55,7 @@ class TestCorpora:
         assert (outcome.code, outcome.out) == (1, "")
         assert 'the nearest name is "wmt14/europarl-v7"' in outcome.err
         assert "made up by nmtkit: there are no files" in run_command("corpora", "builtin/train").err
+        assert run_command("corpora", "multi30k/train", "--sacrebleu").code == 2
         outcome = run_command("corpora", "--languages", "en-xx")
         assert outcome.code == 1
         assert "no corpus has that pair; there are de-cs, de-en, de-fr, en-cs" in outcome.err

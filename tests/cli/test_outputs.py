@@ -45,8 +45,10 @@ def expected(trained: Path) -> bytes:
     return done.stdout.encode()
 
 
-@pytest.mark.parametrize("name", ["recipe.toml", "metrics.jsonl", "data/manifest.json", "data/train/source.ids.bin"])
+@pytest.mark.parametrize("name", ["recipe.toml", "metrics.jsonl", "data/manifest.json", "scores.json"])
 def test_a_file_that_a_run_needs_is_not_written_over(trained: Path, name: str) -> None:
+    if name == "scores.json":
+        (trained / name).write_text("{}")
     before = (trained / name).read_bytes()
     outcome = run_command("cost", trained, "--json", trained / name)
     assert outcome.code == 2 and "belongs to a model or run; give another file" in " ".join(outcome.err.split())

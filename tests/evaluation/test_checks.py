@@ -114,6 +114,7 @@ def test_tokenised_text_that_is_said_to_be_plain_is_told_with_what_to_do() -> No
     assert found(TOKENS, references=[TOKENS])["tokenized"].advice.startswith("give --text tokenized, or for a run")
     assert found(TOKENS, references=[TOKENS], text="tokenized") == {}
     assert list(found(REFERENCES, references=[TOKENS], text="tokenized")) == ["not_tokenized"]
+    assert found(REFERENCES, references=[REFERENCES], text="tokenized")["not_tokenized"].advice.endswith("text plain")
     one_line = [TOKENS[0], *REFERENCES[1:]]
     assert found(one_line) == {}  # a line may hold such a thing; a text that is tokenised has it everywhere
 

@@ -159,6 +159,12 @@ def test_the_papers_own_figures_follow_from_its_estimate(tmp_path: Path) -> None
         assert float(rows[model]) == pytest.approx(hours * 3600 * 8 * 9.5e12, rel=0.02)
 
 
+def test_a_model_of_both_directions_has_table_2_and_one_of_a_single_language_has_none(tmp_path: Path) -> None:
+    cost = training_cost(write_run(tmp_path))
+    assert table_two({**cost, "source_language": "mul", "target_language": "mul"}, {})[0].columns[-1] == "FLOPs MUL-MUL"
+    assert table_two({**cost, "source_language": "de", "target_language": "de"}, {}) == []
+
+
 def test_bleu_of_other_text_than_newstest2014_is_kept_out_of_the_papers_columns(tmp_path: Path) -> None:
     other = {"test2016": {"bleu-tokenized": {"score": 41.02}, "chrf2": {"score": 60.0}}}
     recipe = {"data": {**STATE["recipe"]["data"], "test": ["multi30k/test2016"]}}

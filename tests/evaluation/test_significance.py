@@ -1,5 +1,6 @@
-"""Paired tests are those of sacreBLEU's command line, to the last digit, but for shuffles that tie."""
+"""Paired tests draw the trials of sacreBLEU's command line, to the last digit, but are two-sided and count ties."""
 
+import math
 import random
 import re
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import pytest
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation import significance
+from nmtkit.evaluation import metrics, significance
 from nmtkit.evaluation.metrics import Scorer, scores_as_json
 from nmtkit.evaluation.significance import TRIALS, Method, as_json, paired_test
 
@@ -102,12 +103,45 @@ def test_paired_tests_are_those_of_the_command_line(
             if interval is not None:
                 assert [interval.mean, interval.half_width] == pytest.approx([mean, half_width], abs=1e-9)
                 assert (interval.resamples, interval.seed) == (150, "12345")
-            assert result.p_value == (None if p_value is None else pytest.approx(p_value, abs=5e-5))
+            assert (result.p_value is None) == (p_value is None)
+            if method == "randomization":
+                assert result.p_value == (None if p_value is None else pytest.approx(p_value, abs=5e-5))
             assert result.difference == pytest.approx(score - rows[0][name][0], abs=1e-9)
-            assert result.signature == signature
+            assert result.signature == signature + ("|p:two-sided" if method == "bootstrap" else "")
             p_values.append(result.p_value)
     assert [value is None for value in p_values] == [True, False, False] * 3
     assert len(set(p_values)) > 3
+
+
+def labels_of(gained: int, lost: int, num_lines: int) -> tuple[list[str], dict[str, list[str]]]:
+    """References, and two systems: the second labels that many lines correctly that the first does not, and so on."""
+    first = ["0"] * gained + ["1"] * (num_lines - gained)
+    second = ["1"] * gained + ["0"] * lost + ["1"] * (num_lines - gained - lost)
+    return ["1"] * (num_lines - 1) + ["0"], {"first": first, "second": second}
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(30, 18), (18, 30), (25, 24), (40, 15)])
+def test_p_of_the_bootstrap_is_that_of_both_sides(gained: int, lost: int) -> None:
+    references, systems = labels_of(gained, lost, 200)
+    of_references = Scorer([references], target_language=None, text="plain")
+    found = paired_test(of_references, systems, "accuracy", "bootstrap", trials=2000)["second"].p_value
+    difference, variance = (gained - lost) / 200, (gained + lost) / 200 - ((gained - lost) / 200) ** 2
+    of_normal = math.erfc(abs(difference) / math.sqrt(2 * variance / 200))
+    # Half a line for the steps of the difference; sacreBLEU's p is about half of it, and 0.27 without any difference.
+    nearer = math.erfc((abs(difference) - 0.5 / 200) / math.sqrt(2 * variance / 200))
+    assert of_normal - 0.03 < found < nearer + 0.03
+
+
+def test_no_difference_of_different_outputs_is_chance() -> None:
+    of_references = Scorer([["0", "1", "1", "0"]], target_language=None, text="plain")
+    systems = {"first": ["0", "1", "0", "0"], "second": ["0", "1", "1", "1"]}
+    assert paired_test(of_references, systems, "accuracy", "bootstrap")["second"].p_value == 1
+
+
+def test_long_texts_are_tested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {name: paired_test(scorer("reference"), SYSTEMS, name, "bootstrap", trials=20) for name in NAMES}
+    monkeypatch.setattr(metrics, "LINES_AT_ONCE", 7)
+    assert {name: paired_test(scorer("reference"), SYSTEMS, name, "bootstrap", trials=20) for name in NAMES} == whole
 
 
 def test_a_large_difference_is_marked_and_a_small_one_is_not() -> None:

@@ -196,6 +196,9 @@ def test_the_papers_estimate_of_a_prediction_goes_by_the_papers_rates(few: Assum
     [table] = table_two({**predicted, "run": "base"}, {}, "this prediction")
     assert table.title == "The paper's Table 2, and this prediction"
     assert [row[0] for row in table.rows[-2:]] == ["base, the paper's estimate", "base, counted"]
+    at_a_rate = predict(base, few, (37000, 37000), Hardware.stated("p100", "float32", 8, 10e12))
+    assert at_a_rate["flops_paper_estimate"] == pytest.approx(8 * 9.5e12 * at_a_rate["seconds"])
+    assert at_a_rate["device_memory_bytes"] == 16e9
     assert all(row[3] and not any(row[column] for column in (1, 2, 4)) for row in table.rows[-2:])
 
 
