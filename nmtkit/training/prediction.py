@@ -22,10 +22,12 @@ from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import device_named, device_of, known_devices, processor_name
+from nmtkit.model.decoder_only import build_model
 from nmtkit.model.flops import Counters, Lengths, count_parameters, forward_flops, padding_flops
 from nmtkit.tasks.known import task_of
 from nmtkit.training.loop import training_factor
 from nmtkit.training.micro_batches import SAMPLED_UPDATES
+from nmtkit.training.optimizer import freeze
 
 ASSUMED_MFU = {
     "gpu": (
@@ -233,8 +235,13 @@ def predict(
         added = padding_flops(recipe.model, [data.sequence_lengths(pairs) for pairs in sample])
         padding = round(total.flops * (training_factor(training) * added / work(sample).flops))
     weights = 4 * count_parameters(recipe.model, *vocab_sizes)
-    first_update_bytes = (3 if hardware.devices > 1 else 2) * weights  # Adam's moments, and the exchange of gradients
-    weight_bytes = (3 if training.ema_decay else 2) * weights  # weights, gradients and their moving average
+    trained = weights
+    if training.freeze:
+        with torch.device("meta"):  # which takes no memory
+            freeze(model := build_model(recipe.model, *vocab_sizes), training.freeze)
+        trained = 4 * sum(each.numel() for each in model.parameters() if each.requires_grad)
+    first_update_bytes = (3 if hardware.devices > 1 else 2) * trained  # Adam's moments, and the exchange of gradients
+    weight_bytes = (2 if training.ema_decay else 1) * weights + trained  # weights, moving average and gradients
     return {
         "updates": updates,
         "limit": limit,

@@ -189,6 +189,15 @@ def test_the_assumed_shares_are_what_published_runs_and_our_own_have_reached(len
     assert reached == pytest.approx(ASSUMED_MFU["cpu"][0], abs=0.005)
 
 
+def test_frozen_parts_need_no_memory_for_gradients_and_moments(few: AssumedPairs) -> None:
+    hardware = Hardware.named("h200", "auto", 1)
+    whole, frozen = (
+        predict(load_recipe("wmt14-en-de-big", overrides), few, (37000, 37000), hardware)["memory_bytes"]
+        for overrides in ([], ['training.freeze=["embeddings"]'])
+    )
+    assert whole - frozen == 4 * 3 * 37000 * 1024
+
+
 def test_the_papers_estimate_of_a_prediction_goes_by_the_papers_rates(few: AssumedPairs) -> None:
     base = load_recipe("wmt14-en-de-base")
     predicted = predict(base, few, (37000, 37000), Hardware.named("p100", "float32", 8))
