@@ -148,8 +148,17 @@ def command(
     from_file_to_file = input_ is not None and output is not None and input_.is_file() and not has_stream
     launched = console.environment_number("WORLD_SIZE", 1)
     if max(processes, launched) > 1 and not from_file_to_file:
+        from nmtkit.corpora.corpus import local_file
+
+        if input_ is not None and local_file(input_)[1] is not None:
+            raise BadParameter("several processes cannot read a member of an archive; unpack it", param_hint="--input")
         if input_ is not None and not input_.exists():
             raise BadParameter(f"{input_}: no such file", param_hint="--input")
+        if processes == 1:
+            raise BadParameter(
+                f"WORLD_SIZE={launched} in the environment asks for several processes, which need --input and "
+                "--output; unset it to use one"
+            )
         raise BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
         options.launch_processes(processes, device)

@@ -89,7 +89,10 @@ class ForcedDecoder:
         lengths: TrainingLengths | None = None,
     ) -> None:
         if not task_of(tokenizer).has_source:
-            raise ModelError("this is a language model, which has no source; leave out --source")
+            raise ModelError(
+                "this is a language model, which has no source; name a model that translates, or score a whole text "
+                "with `nmtkit score --model MODEL --hypothesis FILE`"
+            )
         task_of(tokenizer).require("translate")
         if any(model.training for model in models):
             raise ModelError("a model in training mode applies dropout; call its method eval() first")

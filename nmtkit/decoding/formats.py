@@ -60,10 +60,10 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
     was translated in segments, as it was too long or has several sentences. cut: only the first tokens of the source
     were read. unknown: at least half of the tokens of the source, or of a segment, are `<unk>`. length_limit: the
     translation was ended by the maximum length. short: the translation, or that of a segment, has less than a third of
-    the tokens predicted by the length ratio of the training pairs. unmet: the requested prefix, a required phrase, a
-    term or a kept span is missing. copied_source: the translation equals the source. repeats: a sequence of up to four
-    words occurs three times in a row. leftover: the translation contains markup, entities or subword marks that the
-    source does not.
+    the tokens predicted by the length ratio of the training pairs, or none though the source has words. unmet: the
+    requested prefix, a required phrase, a term or a kept span is missing. copied_source: the translation equals the
+    source. repeats: a sequence of up to four words occurs three times in a row. leftover: the translation contains
+    markup, entities or subword marks that the source does not.
     mended (for trees, instead of the last three): the output of the model was no tree over the words and was repaired.
     """
     words = best.text.split()
@@ -76,7 +76,7 @@ def line_status(source: str, best: Translation, *, invalid_utf8: bool) -> list[s
         "cut": best.is_cut,
         "unknown": best.is_unknown,
         "length_limit": best.hit_limit,
-        "short": best.is_short and bool(words),
+        "short": best.is_short or bool(source.split() and not words),
         "unmet": best.is_unsatisfied,
         "copied_source": is_text and bool(words) and words == source.split(),
         "repeats": is_text and has_repeats and not _REPEATED.search(" ".join(source.split())),

@@ -237,6 +237,9 @@ def _parse_divided(location: str, line: str) -> tuple[str, int, Candidate]:
     """Parse NUMBER ||| TEXT, optionally with ||| SCORE, or with ||| FEATURES ||| SCORE and further fields."""
     # Other white space than blanks, such as U+3000, may be part of a hypothesis.
     number, *fields = [field.strip(" ") for field in line.split("|||")]
+    # In lists of `translate`, a translation may hold ||| itself.
+    if last := next((index for index, field in enumerate(fields) if field.startswith("log_prob=")), 0):
+        fields = [" ||| ".join(fields[:last]), *fields[last:]]
     if not fields or not re.fullmatch(r"[0-9]{1,15}", number):
         raise DataError(f"{location}: not of the form NUMBER ||| TEXT ||| FEATURES ||| SCORE, nor a JSON object")
     features, score = fields[1:3] if len(fields) > 2 else ("", fields[1] if len(fields) == 2 else None)

@@ -155,7 +155,9 @@ class Translator(Engine):
         # With finished hypotheses beside the beam, sentences with required phrases have another search than the others.
         apart = [bool(segment.phrases) and self.decoding.finished == "beside" for segment in segments]
         groups = [[index for index, is_apart in enumerate(apart) if is_apart == wanted] for wanted in (False, True)]
-        tokens = batching.tokens or self.batch_tokens
+        # The default is for a beam of up to 8; memory grows with the number of hypotheses.
+        width = request.n_best if request.sampling is not None else self.decoding.beam
+        tokens = batching.tokens or max(1, self.batch_tokens * 8 // max(8, width))
         for batch in (batch for group in groups for batch in batching.batches(sources, group, tokens)):
             results = self._search_in_memory([segments[index] for index in batch], forbidden, request)
             yield {

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
@@ -177,7 +179,9 @@ def _write_ctranslate2(
         written = Export(folder, {**manifest, "files": sha256_of_files(folder)})
         suffix = "" if kind == "float32" else f"_{kind}"
         for beam in ours:
-            engine = ctranslate2_engine.CTranslate2Translator.load(written, {"beam": beam, **_PLAIN}, "cpu")
+            engine = ctranslate2_engine.CTranslate2Translator.load(
+                written, {"beam": beam, **_PLAIN}, "cpu", torch.get_num_threads()
+            )
             # In the direction of the check, while a saved tokenizer has no direction.
             engine.tokenizer = loaded.tokenizer
             theirs = engine.search(sample.sources, Batching())

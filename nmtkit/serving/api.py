@@ -20,7 +20,7 @@ from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.request import TranslationRequest
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.serving.http import Limits, Request, RequestError, Response, as_json
 from nmtkit.serving.pages import docs_page, openapi, translation_page
 from nmtkit.serving.texts import Text
@@ -120,8 +120,11 @@ class Api:
             response = answer if isinstance(answer, Response) else await answer(request)
         except RequestError as error:
             response = error.response
-        except NmtkitError as error:
+        except DataError as error:
             response = as_json({"error": str(error)}, 400)
+        except NmtkitError as error:  # damaged weights, or too little memory
+            log.error("%s %s failed: %s", request.method, request.path, error)
+            response = as_json({"error": str(error)}, 500)
         except Exception:  # a bug ends neither the server nor other requests
             log.exception("%s %s failed", request.method, request.path)
             response = as_json({"error": "internal error; see the log of the server"}, 500)

@@ -10,7 +10,10 @@ from nmtkit.decoding.request import Translation
 from nmtkit.serving.http import RequestError
 
 _LINE_ENDS = re.compile("(\r?\n)")
-_TAG = r"""<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)|<(?:"[^"]*"|'[^']*'|[^"'<>])*+>"""
+_TAG = (
+    r"<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)"
+    r"""|<(?=[a-z/!?])(?:"[^"]*"|'[^']*'|[^"'<>])*+>"""
+)
 _MARKUP = re.compile(rf"((?<!\s)\s*+(?:(?:{_TAG})\s*+)++|(?<!\s)\s++\Z|\A\s++)", re.DOTALL | re.IGNORECASE)
 """Tags with the blanks around them. Possessive, so that a text takes a scan for each of its tags at most."""
 _NEAR = 32
@@ -24,7 +27,7 @@ class Text:
         """Cut a text; raise RequestError if the prefix has more lines."""
         parts = (_MARKUP if is_html else _LINE_ENDS).split(text)
         shown = [" ".join(html.unescape(part).split()) for part in parts[::2]] if is_html else parts[::2]
-        self._between, self._is_html = [*parts[1::2], ""], is_html
+        self._parts, self._between, self._is_html = parts[::2], [*parts[1::2], ""], is_html
         self.lines = [*zip_longest(shown, _LINE_ENDS.split(prefix)[::2], fillvalue="")]
         if len(self.lines) > len(shown):
             raise RequestError(400, "prefix: it has more lines than the text")
@@ -34,8 +37,9 @@ class Text:
         joined = []
         for rank in range(max(map(len, translations))):  # the n-th best of a text joins the n-th best of its lines
             of_rank = [of_line[min(rank, len(of_line) - 1)].text for of_line in translations]
-            # Between tags, quotes need no escape.
-            shown = [html.escape(text, quote=False) for text in of_rank] if self._is_html else of_rank
+            # Between tags, quotes need no escape; blanks that are not translated, such as &nbsp;, stay as they are.
+            escaped = zip([html.escape(text, quote=False) for text in of_rank], self._parts, self.lines, strict=True)
+            shown = [text if line[0] else part for text, part, line in escaped] if self._is_html else of_rank
             joined.append("".join(chain(*zip(shown, self._between, strict=True))))
         alignment, offsets = [], (0, 0)
         for (line, _), (best, *_), end in zip(self.lines, translations, self._between, strict=True):

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from nmtkit.text.normalization import FIELD_MARK, NEWLINE, TAB
-from nmtkit.text.vocabulary import UNK, ListedPieces
+from nmtkit.text.vocabulary import LONGEST_CACHED, UNK, ListedPieces
 
 _WORD_END = "</w>"
 _MARKS = str.maketrans({NEWLINE: "\n", TAB: " ", FIELD_MARK: " "})
@@ -73,7 +73,7 @@ class GptBpe(ListedPieces):
         super().__init__(pieces)
         self.merges = [(left, right) for left, right in merges]
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self._ids_of_word = lru_cache(_CACHED_WORDS)(self._split_word)
+        self._kept_ids = lru_cache(_CACHED_WORDS)(self._split_word)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "GptBpe":
@@ -98,6 +98,9 @@ class GptBpe(ListedPieces):
                 parts.append(f"{piece.removesuffix(_WORD_END)} " if piece.endswith(_WORD_END) else piece)
         # A line end is a word of its own, so the words before and after it leave blanks around it.
         return re.sub(" ?\n ?", "\n", "".join(parts)).removesuffix(" ")
+
+    def _ids_of_word(self, word: str) -> list[int]:
+        return self._kept_ids(word) if len(word) <= LONGEST_CACHED else self._split_word(word)
 
     def _split_word(self, word: str) -> list[int]:
         return [self.index.get(piece, UNK) for piece in self._merged(word)]

@@ -28,6 +28,9 @@ ADDED = ("<start>", "<delimiter>", "<extract>")
 UNKNOWN_TEXT = " \u2047 "
 """Text that <unk> is decoded to."""
 
+LONGEST_CACHED = 40
+"""Characters of the longest words whose ids are kept: sentences in scripts without blanks would take gigabytes."""
+
 
 @runtime_checkable
 class Vocabulary(Protocol):

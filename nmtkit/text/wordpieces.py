@@ -23,7 +23,16 @@ import numpy.typing as npt
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
-from nmtkit.text.vocabulary import BLANK_SIGN, SPECIAL_PIECES, STAND_IN, TAG_SIGN, UNK, UNKNOWN_TEXT, ListedPieces
+from nmtkit.text.vocabulary import (
+    BLANK_SIGN,
+    LONGEST_CACHED,
+    SPECIAL_PIECES,
+    STAND_IN,
+    TAG_SIGN,
+    UNK,
+    UNKNOWN_TEXT,
+    ListedPieces,
+)
 
 Array = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.float64]
@@ -222,7 +231,7 @@ class WordPieces(ListedPieces):
         first = self.num_special + len(self._bytes)
         self.index = {piece: index for index, piece in enumerate(pieces) if index >= first}
         self._longest = max((len(piece) for piece in self.index), default=1)
-        self._ids_of_word = lru_cache(_CACHED_WORDS)(self._cut_word)
+        self._kept_ids = lru_cache(_CACHED_WORDS)(self._cut_word)
 
     @classmethod
     def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str] = ()) -> "WordPieces":
@@ -253,6 +262,9 @@ class WordPieces(ListedPieces):
     def encode(self, lines: list[str], threads: int | None = None) -> list[list[int]]:
         """Return the ids of lines; characters without a piece become bytes or the unknown id."""
         return [list(chain.from_iterable(map(self._ids_of_word, line.split(" ")))) if line else [] for line in lines]
+
+    def _ids_of_word(self, word: str) -> list[int]:
+        return self._kept_ids(word) if len(word) <= LONGEST_CACHED else self._cut_word(word)
 
     def _cut_word(self, word: str) -> list[int]:
         return [index for unit in units_of(word) for index in self._cut(unit)]

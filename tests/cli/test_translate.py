@@ -830,6 +830,15 @@ class TestGoingOn:
         missing = translate("--processes", "2", "--input", tmp_path / "none", "--output", tmp_path / "out")
         assert missing.code == 2
         assert "no such file" in missing.err
+        member = translate("--processes", "2", "--input", tmp_path / "a.zip:in", "--output", tmp_path / "out")
+        assert member.code == 2 and "cannot read a member of an archive" in member.err
+
+    def test_processes_that_the_environment_asks_for_are_named(
+        self, translate: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        asked = translate(stdin=b"the cat\n")
+        assert asked.code == 2 and "WORLD_SIZE=2 in the environment" in asked.err
 
     @pytest.mark.parametrize("link", [False, True])
     def test_a_file_is_not_written_over_another_one_of_the_same_command(

@@ -43,7 +43,7 @@ def test_json_has_everything_in_one_line() -> None:
     [
         ("the dog", translation("der Hund"), ["ok"]),
         ("", translation(""), ["empty"]),
-        ("the dog", translation("  "), ["empty"]),
+        ("the dog", translation("  "), ["empty", "short"]),
         ("the dog", translation("der Hund", parts=2), ["split"]),
         ("\u72d7", translation("der Hund", is_unknown=True), ["unknown"]),
         ("the dog", translation("der Hund", hit_limit=True, parts=3), ["split", "length_limit"]),

@@ -56,6 +56,13 @@ def test_both_forms_give_a_list_for_each_source_line(form: str) -> None:
     assert found == [[("a b", -1.5), ("c", -2.0)], [], [("d", None), ("e", -0.4)]]
 
 
+def test_a_translation_in_a_list_of_nmtkit_may_hold_the_mark_between_fields() -> None:
+    line = "1 ||| x ||| y ||| log_prob=-1.5 original=-2 ||| -0.5 ||| more\n"
+    [[candidate]] = [entry.candidates for entry in read(line, ["source"], 1)]
+    assert (candidate.text, candidate.score) == ("x ||| y", -0.5)
+    assert candidate.fields == {"features": "log_prob=-1.5 original=-2", "further": ["more"]}
+
+
 def test_source_lines_after_the_last_list_have_empty_ones() -> None:
     lists = read("0 ||| a\n", ["x", "y", "z"])
     assert [(entry.source, len(entry.candidates)) for entry in lists] == [("x", 1), ("y", 0), ("z", 0)]

@@ -143,6 +143,24 @@ def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest
     assert max(rows for rows, _ in shapes) > 3
 
 
+def test_default_batches_are_smaller_for_many_hypotheses(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    stepper = translator_module.ModelStepper
+
+    def recording(models: Any, source: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        rows.append(len(source))
+        return stepper(models, source, *arguments, **options)
+
+    monkeypatch.setattr(translator_module, "ModelStepper", recording)
+    monkeypatch.setattr(translator_module.Translator, "batch_tokens", 80)
+    sizes = []
+    for beam, request in ((4, Request()), (32, Request()), (4, Request(sampling=Sampling(), n_best=80))):
+        rows.clear()
+        translator_of(tokenizer, beam=beam, max_length_offset=0).translations(["the cat"] * 40, request)
+        sizes.append(max(rows))
+    assert sizes[0] // 4 == sizes[1] > sizes[2] == 1
+
+
 def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
     search = translator_module.beam_search

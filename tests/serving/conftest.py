@@ -19,7 +19,7 @@ from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.request import Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.serving.api import Directions
 from nmtkit.serving.http import Limits
 from nmtkit.serving.server import load_directions, serve
@@ -239,6 +239,8 @@ class Shouting(Engine):
             self.before_step()
         if request.n_best > self.decoding.beam:
             raise DataError("n_best is beyond the beam")
+        if "damaged" in lines:
+            raise ModelError("the weights are damaged")
         if "bug" in lines:
             raise KeyError("bug")
         return [[Translation(line.upper())] * request.n_best for line in lines]

@@ -247,6 +247,10 @@ def test_html_keeps_its_tags_and_translates_the_text_between_them(server: Server
         f"\n<p class=\"a > b\" title='the'>{one}</p><!-- the cat --> <B>{other}</B>  <br/>\n"
         f"<script>the < cat</script>{third} \n"
     )
+    less, more = server.translated(["x < y and", "z > x"])
+    less, more = (escape(line, quote=False) for line in (less, more))
+    text = "x < y and <b>z > x</b><td>&nbsp;</td>"  # no tag begins with a blank
+    assert server.translated(text, format="html") == f"{less} <b>{more}</b><td>&nbsp;</td>"
     assert server.translated("<b></b>", format="html") == "<b></b>"
     assert server.translated(["", " \n "], format="html") == ["", " \n "]
     for odd in ("<" * 3000, "<!--" * 1000, '<a"' * 1500, " " * 4000 + "x", "<script>" * 600, "< a" * 1500):

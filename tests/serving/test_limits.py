@@ -352,6 +352,10 @@ def test_a_bug_is_answered_with_one_line_and_the_server_goes_on(
     assert [answer.status for answer in found] == [500, *[200] * 5]
     assert found[0].error == "internal error; see the log of the server"
     assert server.translated("x") == "X"
+    with caplog.at_level("ERROR", "nmtkit"):
+        failed = server.post("damaged")
+    assert (failed.status, failed.error) == (500, "the weights are damaged")
+    assert "POST /translate failed: the weights are damaged" in caplog.text
 
 
 def test_what_a_failed_search_held_is_free_when_its_requests_are_translated_one_by_one() -> None:

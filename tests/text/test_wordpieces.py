@@ -37,6 +37,13 @@ def cut(model: WordPieces, line: str) -> list[str]:
     return [model.pieces[index] for index in model.encode([line])[0]]
 
 
+def test_ids_of_very_long_words_are_not_kept() -> None:
+    model = of_pieces("a", "\u2581a")
+    for number in range(20):
+        assert len(model.encode(["a" * (30 + number)])[0]) == 31 + number  # and the beginning of the word
+    assert model._kept_ids.cache_info().currsize == 11  # those of up to 40 characters
+
+
 class TestUnits:
     @pytest.mark.parametrize(
         ("word", "units"),
