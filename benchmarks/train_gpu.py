@@ -43,7 +43,7 @@ from nmtkit.data.batching import padding_worth_of, plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers, choose_device, resolve_precision
 from nmtkit.json_toml import write_json
-from nmtkit.model.flops import count_parameters
+from nmtkit.model.decoder_only import count_parameters
 from nmtkit.training.loop import Update, train_updates
 from nmtkit.training.loss import compile_cost
 from nmtkit.training.state import TrainingState

@@ -219,8 +219,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     import torch
 
     from nmtkit.distributed.workers import holding_model
-    from nmtkit.model.decoder_only import build_model
-    from nmtkit.model.flops import count_parameters
+    from nmtkit.model.decoder_only import build_model, shapes_of
 
     _check_model_folder(folder)
     # Before all else, so that the sums are those of the folder whose weights follow, and not of one that replaces it.
@@ -229,18 +228,16 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
     config = ModelConfig.model_validate(description["model"])
     sizes = description["vocab_sizes"]["source"], description["vocab_sizes"]["target"]
     weights = read_tensors(folder / "model.safetensors")
-    # Check before building layers, which may take hours for wrong sizes.
-    num_weights = sum(tensor.numel() for tensor in weights.values())
-    has_one = config.share_embeddings == "all" and config.head == "none"
-    if count_parameters(config, *sizes) > 2 * num_weights or (has_one and len(set(sizes)) > 1):
-        raise ModelError(f"{folder}: the weights do not belong to model.json (the sizes differ)")
+    try:
+        expected = shapes_of(config, *sizes)  # before layers are built, which may take hours for wrong sizes
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    for name in sorted(weights.keys() | expected.keys()):
+        if name not in weights or weights[name].shape != expected.get(name):
+            raise ModelError(f"{folder}: the weights do not belong to model.json (see {name})")
     # The initial values, which the weights replace, are no reason to change the caller's random numbers.
     with holding_model(), torch.random.fork_rng(devices=[]):
         model = build_model(config, *sizes).float()  # whatever torch.set_default_dtype says
-    shapes, expected = ({name: tuple(t.shape) for name, t in of.items()} for of in (weights, model.state_dict()))
-    for name in sorted(shapes.keys() | expected.keys()):
-        if shapes.get(name) != expected.get(name):
-            raise ModelError(f"{folder}: the weights do not belong to model.json (see {name})")
     model.load_state_dict(weights)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:

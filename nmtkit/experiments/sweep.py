@@ -39,7 +39,6 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun
 from nmtkit.files import link_or_copy, write_atomically, write_folder_atomically
 from nmtkit.json_toml import measured, read_json, write_json
-from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -212,7 +211,6 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     validation = validator(loaded.model)
     # None would mean a request to stop.
     assert validation is not None
-    sizes = (loaded.tokenizer.vocab_size("source"), loaded.tokenizer.vocab_size("target"))
     cost = training_cost(run_dir)
     return {
         "updates": updates,
@@ -222,7 +220,7 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
         "perplexity": validation.perplexity,
         "bleu": validation.bleu,
         "bleu_metric": "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized",
-        "parameters": count_parameters(recipe.model, *sizes),
+        "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
         "init_sha256": loaded.provenance.get("init_sha256"),
         **{key: cost[key] for key in ("flops", "seconds", "device", "precision", "processes")},
     }

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.config.schema import ModelConfig
+from nmtkit.errors import ModelError
 from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer
 
@@ -122,3 +123,24 @@ def build_model(config: ModelConfig, source_vocab: int, target_vocab: int) -> Tr
     if config.has_actions:
         return DecisionTransformer(config, source_vocab, target_vocab)
     return (DecoderOnly if config.is_joined else Transformer)(config, source_vocab, target_vocab)
+
+
+def shapes_of(config: ModelConfig, source_vocab: int, target_vocab: int) -> dict[str, torch.Size]:
+    """Return the shapes of the model's parameters by name, each once however often it is used, without its values.
+
+    Raises:
+        ModelError: the sizes contradict each other, or a parameter is larger than any memory.
+    """
+    if config.share_embeddings == "all" and config.head == "none" and source_vocab != target_vocab:
+        raise ModelError("a model with one embedding matrix has one vocabulary size, not two")
+    try:
+        with torch.device("meta"):  # takes neither memory nor random numbers
+            model = build_model(config, source_vocab, target_vocab)
+    except RuntimeError:  # its number of bytes exceeds 64 bits
+        raise ModelError("the sizes in [model] are larger than any memory") from None
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
+
+
+def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:
+    """Count the parameters of the model."""
+    return sum(shape.numel() for shape in shapes_of(config, source_vocab, target_vocab).values())

@@ -1,4 +1,4 @@
-"""Exact counts: parameters, and floating-point operations of the model's matrix products.
+"""Exact counts of the floating-point operations of the model's matrix products.
 
 A product of an (a x b) with a (b x c) matrix is 2abc operations. Attention counts the whole square of positions, or
 the blocks of an attention window, as it is computed; softmax, normalisation and other element-wise work is left out, as
@@ -146,35 +146,3 @@ def padding_flops(config: ModelConfig, passes: Sequence[tuple[Lengths, Lengths]]
 
     padded = [(np.full_like(source, source.max()), np.full_like(target, target.max())) for source, target in passes]
     return work(padded) - work(passes)
-
-
-def count_parameters(config: ModelConfig, source_vocab: int, target_vocab: int) -> int:
-    """Count the parameters of the model, each once however often it is used."""
-    width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
-    # By formula: `load_model` checks sizes with it before it builds layers, which may take hours for wrong ones.
-    attention = 2 * (width + 1) * keys + (width + 1) * values + (values + 1) * width
-    feed_forward = (width + 1) * config.d_ff + (config.d_ff + 1) * width
-    norm = 2 * width
-    own_layer = attention + feed_forward + 2 * norm  # of an encoder, or of a decoder without encoder
-    own_layers = config.decoder_layers if config.is_joined else config.encoder_layers
-    kinds = [config.attention_kind(number) for number in range(own_layers)]
-    compression = (config.compression * keys + 1) * keys + (config.compression * values + 1) * values
-    total = own_layers * own_layer + kinds.count("compressed") * compression
-    entries = list(config.embedding_sizes(source_vocab, target_vocab).values())
-    total += sum(entries) * width + (entries[-1] if config.output_bias else 0)
-    stacks = 1
-    if not config.is_joined:
-        total += config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
-        stacks = 2
-    if config.positions == "learned":
-        total += stacks * config.max_positions * width
-    if config.norm == "pre":
-        total += stacks * norm
-    if config.has_actions:
-        values = config.return_values
-        # Returns are read by an embedding of each value, or by a linear layer of one number with a bias.
-        total += norm + values * (width + 1) + (values or 2) * width * config.returns
-        for vocab, is_vector in ((source_vocab, config.vector_states), (target_vocab, config.head == "vector-action")):
-            # A vector is read by a linear layer of vocab - 4 numbers (it has no special entries) with a bias.
-            total += (vocab - 3 if is_vector else vocab) * width
-    return total + config.head_size(target_vocab) * (width + 1)

@@ -187,6 +187,8 @@ class Transformer(nn.Module):
 
     def initialize(self) -> None:
         """Set the weights of linear layers and the embeddings as `initialization` states, and biases 0."""
+        if next(self.parameters()).is_meta:  # no values; torch would import many modules to draw none
+            return
         is_normal = self.config.initialization == "normal"
         for module in self.modules():
             if isinstance(module, nn.Linear):

@@ -227,7 +227,7 @@ def num_parameters(run: RunFacts) -> int | None:
     """Return the number of parameters of the run's model, counted from its sizes."""
     if run.model is None:
         return None
-    from nmtkit.model.flops import count_parameters
+    from nmtkit.model.decoder_only import count_parameters
 
     description = run.files[f"{run.model}/model.json"]
     sizes = description["vocab_sizes"]

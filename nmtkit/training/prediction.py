@@ -22,8 +22,8 @@ from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import device_named, device_of, known_devices, processor_name
-from nmtkit.model.decoder_only import build_model
-from nmtkit.model.flops import Counters, Lengths, count_parameters, forward_flops, padding_flops
+from nmtkit.model.decoder_only import build_model, count_parameters
+from nmtkit.model.flops import Counters, Lengths, forward_flops, padding_flops
 from nmtkit.tasks.known import task_of
 from nmtkit.training.loop import training_factor
 from nmtkit.training.micro_batches import SAMPLED_UPDATES

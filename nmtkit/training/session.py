@@ -27,7 +27,6 @@ from nmtkit.evaluation.cost import matmul_flops_per_second, read_metrics
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.files import check_space, existing, free_bytes, remove_leftovers
 from nmtkit.json_toml import write_json
-from nmtkit.model.flops import count_parameters
 from nmtkit.model_folder import damage, save_model
 from nmtkit.run import Run
 from nmtkit.training.energy import ENERGY, EnergyMeter
@@ -203,10 +202,11 @@ class _Session:
         where = f"starting from the weights of {training.init}" if training.init else "starting from random weights"
         if progress.step:
             where = f"resuming training at update {progress.step + 1}"
+        num_parameters = sum(each.numel() for each in self._state.model.parameters())
         trained = sum(each.numel() for each in self._state.model.parameters() if each.requires_grad)
         log.info(
             "%s: %s parameters%s, %s, %d x %s (%s)",
-            where, f"{count_parameters(recipe.model, *self._vocab_sizes):,}",
+            where, f"{num_parameters:,}",
             f" ({trained:,} of them trained)" if training.freeze else "", counted(len(self._data), self._data.noun),
             workers.num_processes, workers.device,
             ", ".join(filter(None, (workers.precision, self._origin["device" if on_cuda else "processor"]))),

@@ -8,7 +8,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.errors import RecipeError
 from nmtkit.experiments.rows import TABLE3, PlannedRun, Row, choose_rows, plan, read_sweep
-from nmtkit.model.flops import count_parameters
+from nmtkit.model.decoder_only import count_parameters
 from tests.conftest import message_of
 
 # N, d_model, d_ff, h, d_k, d_v, P_drop, eps_ls, thousands of updates; perplexity, BLEU, millions of parameters

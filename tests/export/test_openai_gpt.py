@@ -34,8 +34,7 @@ from nmtkit.export.export import export
 from nmtkit.export.importing import import_model
 from nmtkit.export.openai_gpt import their_rows
 from nmtkit.json_toml import read_json, write_json
-from nmtkit.model.decoder_only import build_model
-from nmtkit.model.flops import count_parameters
+from nmtkit.model.decoder_only import build_model, count_parameters
 from nmtkit.model_folder import LoadedModel, load_model, load_tensors, save_model
 from nmtkit.run import Run, find_model
 from nmtkit.text.tokenizer import Tokenizer

@@ -14,8 +14,8 @@ from nmtkit.decoding.search import beam_search
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.model import attention
 from nmtkit.model.attention_weights import attention_weights
-from nmtkit.model.decoder_only import DecoderOnly, build_model
-from nmtkit.model.flops import count_parameters, forward_flops
+from nmtkit.model.decoder_only import DecoderOnly, build_model, count_parameters
+from nmtkit.model.flops import forward_flops
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.training.loss import batch_loss

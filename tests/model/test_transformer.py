@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from nmtkit.config.schema import ModelConfig
 from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
+from nmtkit.model.decoder_only import count_parameters
 from nmtkit.model.dropout import Dropout
-from nmtkit.model.flops import count_parameters
 from nmtkit.model.transformer import (
     DecoderLayer,
     SelfAttentionLayer,

@@ -29,8 +29,8 @@ from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.json_toml import read_json
-from nmtkit.model.decoder_only import DecoderOnly, build_model
-from nmtkit.model.flops import TRAINING_FACTOR, count_parameters, forward_flops
+from nmtkit.model.decoder_only import DecoderOnly, build_model, count_parameters
+from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.model_folder import load_model
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.reports.card import card

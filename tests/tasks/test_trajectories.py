@@ -32,8 +32,8 @@ from nmtkit.decoding.play import (
 )
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError, RecipeError
-from nmtkit.model.decoder_only import build_model
-from nmtkit.model.flops import count_parameters, forward_flops
+from nmtkit.model.decoder_only import build_model, count_parameters
+from nmtkit.model.flops import forward_flops
 from nmtkit.model.trajectory import DecisionTransformer, tokens_of_step
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.pipeline import run as run_recipe
