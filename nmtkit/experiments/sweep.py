@@ -1,7 +1,7 @@
 """The runs of a sweep: train and measure one in this process, or several in separate processes.
 
     SWEEP/prepared/data                 corpora and subwords
-    SWEEP/precision.json                precision of all runs with `precision = "auto"`
+    SWEEP/precision.json                precision of all runs with `precision = "auto"`, by device
     SWEEP/<row>-seed<k>/                a run folder; its data are hard links to the prepared data
     SWEEP/<row>-seed<k>/ablation.json   result of the run, once it is finished
     SWEEP/<row>-seed<k>/ablation.log    messages of its process
@@ -137,8 +137,8 @@ def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> Worker
     with (folder / ".precision.lock").open("w") as lock:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)  # further runs wait, and so do not disturb the trial
-        stored = read_json(path, {"precision": str, "device": str}) if path.is_file() else {}
-        precision = stored["precision"] if stored.get("device") == kind else _precision_of_results(folder, kind)
+        by_device = read_json(path, {str: str}) if path.is_file() else {}
+        precision = by_device.get(kind)
         if precision is None:
             tokenizer = own.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
@@ -146,19 +146,8 @@ def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> Worker
             precision = settle_precision(run.recipe, state, None, workers)[1].precision
         else:
             log.info("precision: %s, as in the first run of the sweep", precision)
-        write_json(path, {"precision": precision, "device": kind})
+        write_json(path, {**by_device, kind: precision})
     return replace(workers, precision=precision, is_settled=True)
-
-
-def _precision_of_results(folder: Path, kind: str) -> Any | None:
-    """Return the precision of a finished run with `auto` in a sweep of a version that did not store one."""
-    for path in sorted(folder.glob("*-seed*")) if kind != "CPU without bf16" else ():
-        with suppress(DataError, KeyError, TypeError):
-            written = read_json(Run(path).row_result)
-            result, stated = written["result"], written["settings"]["training"]["precision"]
-            if stated == "auto" and (result["device"] == "cpu") == (kind == "cpu"):
-                return result["precision"]
-    return None
 
 
 def _settings(run: PlannedRun) -> dict[str, Any]:

@@ -242,12 +242,11 @@ def test_all_runs_of_a_sweep_compute_in_the_precision_of_the_first(
         return str(result["precision"])
 
     assert [precision_of(run) for run in planned[:3]] == ["bf16", "float32", "bf16"]
-    (folder / "precision.json").unlink()  # as in a sweep of before
-    assert precision_of(planned[4]) == "bf16"
-    write_json(folder / "precision.json", {"precision": "float32", "device": "cuda"})
-    shutil.rmtree(folder / "one-seed2")
-    assert precision_of(planned[2]) == "bf16", "that of results on this kind of device"
-    write_json(folder / "precision.json", {"precision": "float32", "device": "cpu"})
+    stored = read_json(folder / "precision.json")
+    assert stored == {"cpu": "bf16"}
+    write_json(folder / "precision.json", {**stored, "cuda": "float32"})
+    assert precision_of(planned[4]) == "bf16", "that of this kind of device"
+    write_json(folder / "precision.json", {"cpu": "float32"})
     assert precision_of(planned[0]) == "bf16", "a run that goes on keeps its own"
     assert next(rates)["float32"] == 2e9
 
