@@ -54,8 +54,7 @@ class _Block(NamedTuple):
 def is_drawn(folder: Path, draw: Draw) -> bool:
     """Return whether a folder holds the result of exactly this sampling."""
     path = folder / "draw.json"
-    # Earlier versions did not store max_source_tokens.
-    return path.is_file() and {"max_source_tokens": None, **read_json(path, dict)} == asdict(draw)
+    return path.is_file() and read_json(path, dict) == asdict(draw)
 
 
 def draw_epoch(data: Path, folder: Path, draw: Draw, processes: int, parent: int | None = None) -> None:

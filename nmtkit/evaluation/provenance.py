@@ -72,11 +72,7 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         for key, plain in _AS_BY_RUN.items()
         if given.get(key, plain) != plain
     ]
-    # A record of an older version may lack keys, and one of a newer version may have others.
-    search = DecodingConfig.model_validate(
-        {key: made_with[key] for key in DecodingConfig.model_fields if key in made_with}
-    )
-    if given.get("engine") == "ctranslate2" and not search.is_that_of_ctranslate2:
+    if given.get("engine") == "ctranslate2" and not DecodingConfig.model_validate(made_with).is_that_of_ctranslate2:
         found.append("translated by CTranslate2, whose beam search is not nmtkit's")
     return [f"{output}: {doubt}" for doubt in found]
 

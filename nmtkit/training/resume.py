@@ -210,9 +210,7 @@ def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, manifest: di
             "began with, or take another --run-dir"
         )
     # The same text may give other ids where it was prepared again: by another version, or translated on another device.
-    # Older states do not have the second sum.
-    ids = sha256_of_ids(manifest)
-    if saved["data_fingerprint"] != manifest["fingerprint"] or saved.get("ids_sha256", ids) != ids:
+    if saved["data_fingerprint"] != manifest["fingerprint"] or saved["ids_sha256"] != sha256_of_ids(manifest):
         raise DataError(
             f"{run.folder}: the data are not those that this run began with; put its old {run.data} back, or take "
             "another --run-dir"
