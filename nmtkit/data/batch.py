@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from nmtkit.data.shards import Indices, Lengths, PairData
@@ -44,6 +44,12 @@ class Batch:
     def num_targets(self) -> int:
         """Number of tokens, or labels, that the batch predicts."""
         return int(self.target_lengths.sum())
+
+    def without_padding(self, values: Shaped[Tensor, "batch target *rest"]) -> Shaped[Tensor, "tokens *rest"]:
+        """Return the values at the target tokens, in the order of the sentences."""
+        values = values.flatten(0, 1)
+        # By indices made with the batch: for a mask, the CPU would wait until the GPU has counted it.
+        return values if self.target_rows is None else values.index_select(0, self.target_rows)
 
     def to(self: B, device: torch.device) -> B:
         """Return the batch on another device, but for lengths; from pinned memory copies do not block the host."""
@@ -108,7 +114,7 @@ def batch_of_texts(ids: npt.NDArray, lengths: Lengths) -> Batch:
         target_in=rows[:, :-1].contiguous(),
         target_out=rows[:, 1:].contiguous(),
         target_lengths=sizes,
-        target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
+        target_rows=rows_of(real),
     )
 
 
@@ -130,7 +136,7 @@ def label_batch(ids: npt.NDArray, sizes: Lengths, extract_id: int, labels: npt.N
         target_in=rows,
         target_out=following,
         target_lengths=torch.from_numpy(lengths),
-        target_rows=torch.from_numpy(has_next.ravel().nonzero()[0]),
+        target_rows=torch.from_numpy(np.flatnonzero(has_next)),
         last=torch.from_numpy(lengths - 1),
         example=torch.from_numpy(np.searchsorted(np.cumsum(sizes), ends, side="right")),
         labels=torch.from_numpy(labels),
@@ -150,9 +156,14 @@ def _batch(sources: npt.NDArray, source_lengths: Lengths, targets: npt.NDArray, 
         target_in=_pad(targets, target_lengths, begin=BOS),
         target_out=_pad(targets, target_lengths, end=EOS),
         target_lengths=torch.from_numpy(target_lengths + 1),
-        # Found here and not on a GPU, where the host would wait for the number of tokens.
-        target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
+        target_rows=rows_of(real),
     )
+
+
+def rows_of(real: Bool[npt.NDArray, "batch target"]) -> Int[Tensor, " tokens"] | None:
+    """Return the `target_rows` of a batch whose tokens are where ``real`` is True."""
+    # Found here and not on a GPU, where the host would wait for the number of tokens.
+    return None if real.all() else torch.from_numpy(np.flatnonzero(real))
 
 
 def pad(sentences: Sequence[Ids], *, begin: int | None = None, end: int | None = None) -> Int[Tensor, "batch length"]:

@@ -28,7 +28,7 @@ from nmtkit.config.corpus_entries import LocalPair, corpus_name
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log, progress
 from nmtkit.corpora.corpus import StoredText, stored_text
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import Batch, rows_of
 from nmtkit.data.shards import Indices, Lengths, PairData, Part, tempered
 from nmtkit.data.stages import fingerprint_of
 from nmtkit.errors import DataError, ModelError
@@ -190,7 +190,7 @@ def episode_batch(
         target_in=outputs,
         target_out=outputs,
         target_lengths=torch.from_numpy(sizes),
-        target_rows=None if real.all() else torch.from_numpy(real.ravel().nonzero()[0]),
+        target_rows=rows_of(real),
         returns=torch.from_numpy((returns / facts.scale).astype(np.float32)),
         values=torch.from_numpy(values),
         timesteps=torch.from_numpy(timesteps.astype(np.int64)),

@@ -292,10 +292,8 @@ def token_log_probs(models: Sequence[Transformer], batch: Batch) -> Float[Tensor
 
 def _log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tokens"]:
     encoded = model.encode(batch.source, batch.source_lengths)
-    states = model.decode(batch.target_in, *encoded).flatten(0, 1)  # [batch x target, width]
-    targets = batch.target_out.flatten()
-    if batch.target_rows is not None:
-        states, targets = states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)
+    states = batch.without_padding(model.decode(batch.target_in, *encoded))  # [tokens, width]
+    targets = batch.without_padding(batch.target_out)
     rows = max(1, _LOGITS_AT_ONCE // model.output_embedding.size(0))
     chunks = []
     for some_states, some_targets in zip(states.split(rows), targets.split(rows), strict=True):

@@ -161,17 +161,8 @@ def smoothed_loss(
 
 def target_states(model: Transformer, batch: Batch) -> tuple[Float[Tensor, "tokens width"], Int[Tensor, " tokens"]]:
     """Return the decoder's states at a batch's target tokens, and these tokens, without padding."""
-    return _without_padding(model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths)), batch)
-
-
-def _without_padding(
-    states: Float[Tensor, "batch target width"], batch: Batch
-) -> tuple[Float[Tensor, "tokens width"], Int[Tensor, " tokens"]]:
-    states, targets = states.flatten(0, 1), batch.target_out.flatten()  # [batch x target, width]
-    # By indices made with the batch: for a mask, the CPU would wait until the GPU has counted it.
-    if batch.target_rows is not None:
-        return states.index_select(0, batch.target_rows), targets.index_select(0, batch.target_rows)
-    return states, targets
+    states = model.decode(batch.target_in, *model.encode(batch.source, batch.source_lengths))
+    return batch.without_padding(states), batch.without_padding(batch.target_out)
 
 
 def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, source_loss: float = 0.0) -> Sums:
@@ -184,7 +175,7 @@ def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, source_
         states, targets = target_states(model, batch)
         return smoothed_loss(*model.output_product(states), targets, label_smoothing)
     joined = model.joined(batch.target_in, *model.encode(batch.source, batch.source_lengths))
-    states, targets = _without_padding(joined.target_states, batch)
+    states, targets = batch.without_padding(joined.target_states), batch.without_padding(batch.target_out)
     loss, nll = smoothed_loss(*model.output_product(states), targets, label_smoothing)
     width = joined.ids.size(1)
     # On the CPU, where the lengths are: on a GPU, nonzero would wait for the device.
@@ -218,7 +209,7 @@ def label_loss(model: Transformer, batch: Batch, label_smoothing: float, source_
             F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=label_smoothing) if smooths else nll
         )
     if source_loss:
-        states, targets = _without_padding(states, batch)
+        states, targets = batch.without_padding(states), batch.without_padding(batch.target_out)
         assert batch.target_rows is not None
         tokens = (batch.last * torch.bincount(batch.example)[batch.example]).to(logits.dtype)
         weights = (1 / tokens)[batch.target_rows // batch.target_in.size(1)]  # means over tokens and over rows
@@ -233,13 +224,8 @@ def action_loss(model: Transformer, batch: Batch, label_smoothing: float) -> Sum
     """
     assert isinstance(model, DecisionTransformer)
     assert isinstance(batch, EpisodeBatch)
-    found = model.predict(*batch.inputs, batch.timesteps)
-
-    def steps(values: Tensor) -> Tensor:  # without padding
-        rows = values.flatten(0, 1)
-        return rows if batch.target_rows is None else rows.index_select(0, batch.target_rows)
-
-    output, actions = steps(found[0]), steps(batch.target_out)
+    outputs, returns = model.predict(*batch.inputs, batch.timesteps)
+    output, actions = batch.without_padding(outputs), batch.without_padding(batch.target_out)
     output = output.to(torch.promote_types(output.dtype, torch.float32))
     if model.config.head == "vector-action":
         loss = nll = F.mse_loss(output, actions.to(output.dtype), reduction="none").mean(1).sum()
@@ -247,8 +233,9 @@ def action_loss(model: Transformer, batch: Batch, label_smoothing: float) -> Sum
         actions = actions - len(SPECIAL_PIECES)  # the head has no outputs for special entries
         nll = F.cross_entropy(output, actions, reduction="sum")
         loss = F.cross_entropy(output, actions, reduction="sum", label_smoothing=label_smoothing)
-    if found[1] is not None:
-        loss = loss + F.cross_entropy(steps(found[1]).to(output.dtype), steps(batch.values), reduction="sum")
+    if returns is not None:
+        logits = batch.without_padding(returns).to(output.dtype)
+        loss = loss + F.cross_entropy(logits, batch.without_padding(batch.values), reduction="sum")
     return loss, nll.detach()
 
 
