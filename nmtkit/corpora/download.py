@@ -10,8 +10,6 @@ The `Downloader` chooses addresses, tries again and verifies; `transfer` appends
 
 import contextlib
 import copy
-import errno
-import fcntl
 import hashlib
 import http.client
 import json
@@ -35,6 +33,7 @@ from nmtkit.console import log
 from nmtkit.errors import DataError
 from nmtkit.files import expanded, free_bytes, sha256_of, sync, write_atomically
 from nmtkit.json_toml import write_json
+from nmtkit.locks import is_at, open_locked
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_SECONDS = 60.0
@@ -359,12 +358,16 @@ class PartialFile:
         self.path = self.path_of(path)
         self._state_path = self.path.with_name(f"{self.path.name}.json")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = _open_locked(self.path)
+        # Without a buffer, all that has arrived is in the file, also after a kill; its size is the number of bytes.
+        self._file = open_locked(self.path, self._when_held, "run only one download at a time")
         self.url: str | None = None
         self.validator: str | None = None
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             state = json.loads(self._state_path.read_bytes())
             self.url, self.validator = str(state["url"]), state["validator"]
+
+    def _when_held(self, _: BinaryIO) -> None:
+        log.info("%s: waiting for another process that is downloading it", self.path.name)
 
     @staticmethod
     def path_of(path: Path) -> Path:
@@ -373,9 +376,9 @@ class PartialFile:
 
     def close(self) -> None:
         """Unlock the file, and remove it if it is empty."""
-        if self.size == 0 and _is_at(self._file, self.path):
+        if self.size == 0 and is_at(self._file, self.path):
             self.discard()
-            self.path.unlink(missing_ok=True)  # while it is locked: see _open_locked
+            self.path.unlink(missing_ok=True)  # while it is locked: see open_locked
         self._file.close()
 
     @property
@@ -406,40 +409,6 @@ class PartialFile:
         os.fsync(self._file.fileno())
         self._state_path.unlink(missing_ok=True)
         self.path.replace(path)
-
-
-_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
-"""Errors of file systems that have no locks, such as some network file systems."""
-
-
-def _open_locked(path: Path) -> BinaryIO:
-    """Open a file without a buffer, creating it if need be, and lock it."""
-    while True:
-        # Unbuffered: all that has arrived is in the file, also after a kill, and its size is the number of these bytes.
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                log.info("%s: waiting for another process that is downloading it", path.name)
-                fcntl.flock(file, fcntl.LOCK_EX)
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno in _WITHOUT_LOCKS:
-                log.warning("%s cannot be locked (%s); run only one download at a time", path, error.strerror)
-                return file
-            file.close()
-            raise
-        # If the process that held the lock has renamed or removed the file, this lock is useless.
-        if _is_at(file, path):
-            return file
-        file.close()
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Return True if an open file is still the one at ``path``."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    return False
 
 
 def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable[[int, int | None], None]) -> None:

@@ -9,7 +9,6 @@
 The data are prepared once for all runs.
 """
 
-import fcntl
 import functools
 import os
 import subprocess
@@ -39,6 +38,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun
 from nmtkit.files import link_or_copy, write_atomically, write_folder_atomically
 from nmtkit.json_toml import measured, read_json, write_json
+from nmtkit.locks import locked
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -134,9 +134,8 @@ def _in_one_precision(run: PlannedRun, folder: Path, workers: Workers) -> Worker
         return workers
     # A CPU without bf16 has no choice; its float32 must not decide for one that has bf16.
     kind = "CPU without bf16" if workers.device.type == "cpu" and not has_bf16_instructions() else workers.device.type
-    with (folder / ".precision.lock").open("w") as lock:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)  # further runs wait, and so do not disturb the trial
+    # Further runs wait, and so do not disturb the trial.
+    with locked(folder / ".precision.lock", path, "ablate", "--sweep-dir", waits=True):
         by_device = read_json(path, {str: str}) if path.is_file() else {}
         precision = by_device.get(kind)
         if precision is None:
