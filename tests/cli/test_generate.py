@@ -137,8 +137,12 @@ def test_an_ablation_of_a_language_model_has_perplexities(model: Path) -> None:
         'title = "Width"\n[[rows]]\nname = "base"\n[[rows]]\nname = "narrow"\nmodel = { d_ff = 8 }\n'
     )
     options = ["--rows-file", model.parent / "rows.toml", "--sweep-dir", model.parent / "sweep", "--quiet"]
-    outcome = run_command("ablate", model.parent / "mine.toml", *options)
+    here = ["ablate", model.parent / "mine.toml", *options, "--device", "cpu", "--threads", 1]
+    for name in ("base", "narrow"):
+        assert run_command(*here, "--only", f"{name}-seed1").code == 0  # in this process
+    outcome = run_command(*here)
     assert (outcome.code, outcome.err) == (0, "")
+    assert "narrow" in outcome.out
     rows = read_json(model.parent / "sweep" / "ablations.json")["rows"]
     assert [row["perplexity"] is not None and row["bleu"] is None for row in rows] == [True, True]
     assert [row["encoder_layers"] for row in rows] == [0, 0]
