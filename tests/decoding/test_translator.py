@@ -1085,7 +1085,7 @@ def save_model_of(model: Transformer, tokenizer: Tokenizer, decoding: DecodingCo
 
 def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = model_for(tokenizer, torch.float32)
-    translator = translator_of(tokenizer, model)
+    translator = translator_of(tokenizer, model, max_length=20)
     save_model_of(model, tokenizer, translator.decoding, tmp_path / "model")
     loaded = nmtkit.Translator.load(str(tmp_path / "model"), device="cpu")
     expected = loaded.translate(LINES)
