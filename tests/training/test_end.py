@@ -126,7 +126,7 @@ class TestEveryLimit:
         assert all_of(run) == all_of(other)
 
 
-@pytest.fixture(scope="module", params=[1, 3])
+@pytest.fixture(scope="module")
 def reporting_every(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -140,7 +140,12 @@ def straight(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
 
 
 class TestRaisedLimit:
-    @pytest.mark.parametrize("end", [3, 4, 5, 7, 12, 13])
+    # Ends at which each part of report, validation, checkpoint and end of an epoch is due that can be.
+    @pytest.mark.parametrize(
+        ("reporting_every", "end"),
+        [(1, 5), (1, 7), *((3, end) for end in (3, 4, 5, 7, 12, 13))],
+        indirect=["reporting_every"],
+    )
     def test_the_run_goes_on_as_if_the_end_had_not_been_there(
         self, tiny: TinyProject, straight: Path, run: Path, end: int, reporting_every: int
     ) -> None:
