@@ -139,6 +139,15 @@ def straight(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
     return run
 
 
+@pytest.fixture(scope="module")
+def ended(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended after 10 updates; tests copy it."""
+    run = tiny_project.copy(tmp_path_factory.mktemp("ended") / "run")
+    tiny_project.train(run, "training.max_steps=10")
+    assert steps(run) == [4, 8, 10]
+    return run
+
+
 class TestRaisedLimit:
     # Ends at which each part of report, validation, checkpoint and end of an epoch is due that can be.
     @pytest.mark.parametrize(
@@ -177,11 +186,10 @@ class TestRaisedLimit:
         ],
     )
     def test_a_kill_around_the_first_save_after_an_end_changes_nothing(
-        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch,
+        self, tiny: TinyProject, uninterrupted: Path, ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         place: Any, name: str, number: int,
     ) -> None:  # fmt: skip
-        tiny.train(run, "training.max_steps=10")
-        assert steps(run) == [4, 8, 10]
+        run = Path(shutil.copytree(ended, tmp_path / "run"))
         with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
             call_at(patch, place, name, number, die)
             tiny.train(run)
