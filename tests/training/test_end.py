@@ -2,8 +2,8 @@
 
 import shutil
 import signal
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,10 +71,12 @@ class TestEveryLimit:
     def test_the_time_of_the_last_validation_counts(
         self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch, step: int
     ) -> None:
-        call_at(monkeypatch, validation, "batch_loss", 1, lambda: time.sleep(1.5))
+        now = [0.0]
+        monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        call_at(monkeypatch, validation, "batch_loss", 1, lambda: now.append(now.pop() + 1.5))
         tiny.train(run, f"training.max_steps={step}")
         cost = training_cost(run)
-        assert cost["seconds"] == pytest.approx(cost["device_seconds"]) and cost["seconds"] > 1.5
+        assert cost["seconds"] == pytest.approx(cost["device_seconds"]) and cost["seconds"] == 1.5
 
     def test_patience_too(self, tiny: TinyProject, run: Path) -> None:
         settings = ("training.patience_validations=1", "training.peak_learning_rate=9", "training.schedule=constant")
