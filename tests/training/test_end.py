@@ -44,6 +44,27 @@ def die() -> None:
     raise RuntimeError("as if killed")
 
 
+IMPATIENT = ("training.peak_learning_rate=9", "training.schedule=constant", "training.max_steps=90")
+
+
+@pytest.fixture(scope="module")
+def impatient(
+    tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, training.TrainingResult]:
+    """A run that no validation improves, ended by a patience of one, and how it ended; tests copy it."""
+    run = tiny_project.copy(tmp_path_factory.mktemp("impatient") / "run")
+    return run, tiny_project.train(run, *IMPATIENT, "training.patience_validations=1")
+
+
+@pytest.fixture(scope="module")
+def patient(
+    tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, training.TrainingResult]:
+    """The same with a patience of three."""
+    run = tiny_project.copy(tmp_path_factory.mktemp("patient") / "run")
+    return run, tiny_project.train(run, *IMPATIENT, "training.patience_validations=3")
+
+
 class TestEveryLimit:
     @pytest.mark.parametrize(
         ("limit", "step", "reason"),
@@ -78,9 +99,8 @@ class TestEveryLimit:
         cost = training_cost(run)
         assert cost["seconds"] == pytest.approx(cost["device_seconds"]) and cost["seconds"] == 1.5
 
-    def test_patience_too(self, tiny: TinyProject, run: Path) -> None:
-        settings = ("training.patience_validations=1", "training.peak_learning_rate=9", "training.schedule=constant")
-        result = tiny.train(run, *settings, "training.max_steps=90")
+    def test_patience_too(self, impatient: tuple[Path, training.TrainingResult]) -> None:
+        run, result = impatient
         assert result.reason.startswith("no better nll for patience_validations")
         assert result.step % 5 == 0
         assert steps(run)[-1] == result.step
@@ -198,23 +218,22 @@ class TestRaisedLimit:
         tiny.train(run)
         assert all_of(run) == all_of(uninterrupted)
 
-    def test_patience_does_not_count_the_end(self, tiny: TinyProject, tmp_path: Path) -> None:
-        settings = ("training.patience_validations=2", "training.peak_learning_rate=9", "training.schedule=constant")
-        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
-        whole = tiny.train(other, *settings, "training.max_steps=90")
-        for end in (7, 8, 9, 11):
-            tiny.train(run, *settings, f"training.max_steps={end}")
-        assert tiny.train(run, *settings, "training.max_steps=90") == whole
-        assert all_of(run) == all_of(other)
+    def test_patience_does_not_count_the_end(
+        self, tiny: TinyProject, run: Path, patient: tuple[Path, training.TrainingResult]
+    ) -> None:
+        for end in (7, 8, 9, 11, 90):
+            result = tiny.train(run, *IMPATIENT, "training.patience_validations=3", f"training.max_steps={end}")
+        assert result == patient[1]
+        assert all_of(run) == all_of(patient[0])
 
-    def test_patience_that_is_raised_goes_on(self, tiny: TinyProject, tmp_path: Path) -> None:
-        settings = ("training.peak_learning_rate=9", "training.schedule=constant", "training.max_steps=90")
-        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
-        first = tiny.train(run, *settings, "training.patience_validations=1")
-        whole = tiny.train(other, *settings, "training.patience_validations=3")
-        assert first.step < whole.step
-        assert tiny.train(run, *settings, "training.patience_validations=3") == whole
-        assert all_of(run) == all_of(other)
+    def test_patience_that_is_raised_goes_on(
+        self, tiny: TinyProject, tmp_path: Path, impatient: tuple[Path, training.TrainingResult],
+        patient: tuple[Path, training.TrainingResult],
+    ) -> None:  # fmt: skip
+        run = Path(shutil.copytree(impatient[0], tmp_path / "run"))
+        assert impatient[1].step < patient[1].step
+        assert tiny.train(run, *IMPATIENT, "training.patience_validations=3") == patient[1]
+        assert all_of(run) == all_of(patient[0])
 
     def test_the_updates_before_and_after_an_end_are_verified(self, tiny: TinyProject, run: Path) -> None:
         tiny.train(run, "training.max_steps=7")
