@@ -271,6 +271,12 @@ def write_atomically(path: Path, *, is_new: bool = False) -> Iterator[TextIO]:
             text.detach()
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file as `write_atomically` does."""
+    with write_atomically(path) as file:
+        file.write(text)
+
+
 @contextmanager
 def write_folder_atomically(path: Path) -> Iterator[Path]:
     """Make a folder that appears under ``path``, complete and synced, when the block ends without an error.

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import content_of, write_atomically
+from nmtkit.files import content_of, write_text
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON, atomically."""
-    with write_atomically(path) as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, shape: Any = object, error: type[NmtkitError] = DataError) -> Any:
@@ -150,8 +148,7 @@ def write_json_lines(path: Path, values: Iterable[Any]) -> None:
     """Write one JSON line per value, atomically; a file with the same content is not written again."""
     content = "".join(f"{json_line(value)}\n" for value in values)
     if not path.is_file() or path.read_bytes() != content.encode("utf-8"):
-        with write_atomically(path) as file:
-            file.write(content)
+        write_text(path, content)
 
 
 def read_json_lines(path: Path, shape: Any = dict) -> list[dict[str, Any]]:

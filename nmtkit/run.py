@@ -26,7 +26,7 @@ from nmtkit.config.recipe import stored_recipe, to_toml
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError, NmtkitError
-from nmtkit.files import NOT_ALLOWED, check_regular, remove_pipe, sha256_of, write_atomically
+from nmtkit.files import NOT_ALLOWED, check_regular, remove_pipe, sha256_of, write_text
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import read_lines
 from nmtkit.locks import locked
@@ -154,8 +154,7 @@ class Run:
     def store_recipe(self, recipe: Recipe) -> None:
         """Write recipe.toml unless it has the same content already."""
         if not self.has_recipe(recipe):
-            with write_atomically(self.recipe_file) as file:
-                file.write(to_toml(recipe))
+            write_text(self.recipe_file, to_toml(recipe))
 
     # ---- models
 

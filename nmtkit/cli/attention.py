@@ -9,7 +9,7 @@ from typer import BadParameter, Option
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.errors import DataError
-from nmtkit.files import write_atomically
+from nmtkit.files import write_text
 from nmtkit.page import text
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def command(
     if output is not None and output.suffix == ".html":
         about = f"<p>{text(source)} → {text(target)}</p>"
         about += f"<p>Model: <code>{text(str(model))}</code>. {origin} {HOW_TO_READ}</p>"
-        with write_atomically(output) as file:
-            file.write(attention_page(f"Attention: {source}", about, maps, words=words))
+        write_text(output, attention_page(f"Attention: {source}", about, maps, words=words))
         return
     chosen = next(entry for entry in maps if entry.kind == (kind or "cross"))
     num_layers, num_heads = chosen.weights.shape[:2]

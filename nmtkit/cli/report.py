@@ -7,7 +7,7 @@ from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.files import optional_write, write_atomically
+from nmtkit.files import optional_write, write_text
 
 
 def command(
@@ -42,10 +42,9 @@ def command(
     page = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     # All are made before the first is written, so that a damaged run changes no file.
     html, cards = report_page(read, with_attention=not no_attention), [card(run) for run in read]
-    with write_atomically(page) as file:
-        file.write(html)
+    write_text(page, html)
     for run, text in zip(read, cards, strict=True):
         path = Run(run.folder).card
-        with optional_write(path), write_atomically(path) as file:
-            file.write(text)
+        with optional_write(path):
+            write_text(path, text)
     console.say(str(page))

@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 from nmtkit.console import log
 from nmtkit.errors import DataError
-from nmtkit.files import expanded, free_bytes, sha256_of, sync, write_atomically
+from nmtkit.files import expanded, free_bytes, sha256_of, sync, write_text
 from nmtkit.json_toml import write_json
 from nmtkit.locks import is_at, open_locked
 
@@ -327,8 +327,7 @@ class Downloader:
         """Store the checksum of a file for which none is published, in the format of sha256sum."""
         path = self._record_path(file)
         if not file.is_checked and not path.is_file():
-            with write_atomically(path) as record:
-                record.write(f"{found.sha256}  {mirror_path(file.url).name}\n")
+            write_text(path, f"{found.sha256}  {mirror_path(file.url).name}\n")
 
 
 def _compare(path: Path, expected: RemoteFile) -> tuple[CorpusFile, str | None]:

@@ -53,7 +53,7 @@ from nmtkit.data.training_text import (
 )
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, write_atomically, write_folder_atomically
+from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, write_folder_atomically, write_text
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
 from nmtkit.run import Run
@@ -717,8 +717,7 @@ class _Preparer:
             del report["words"]["source"]
             report["examples"] = {rule: example[1:] for rule, example in report["examples"].items()}
         write_json(folder / "report.json", report)
-        with write_atomically(folder / "report.html") as file:
-            file.write(report_page(report, self._recipe.name, self._task.example))
+        write_text(folder / "report.html", report_page(report, self._recipe.name, self._task.example))
         return report
 
 

@@ -28,7 +28,7 @@ from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_pri
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import NmtkitError, PeerLostError
-from nmtkit.files import write_atomically
+from nmtkit.files import write_text
 
 PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
@@ -427,7 +427,6 @@ def open_tracker(
         tracker.start()
     except wandb.errors.Error as error:
         raise NmtkitError(f"--tracker wandb: {str(error).rstrip('.')}; or set WANDB_MODE=offline") from None
-    with write_atomically(known) as file:
-        file.write(f"{tracker.run.id}\n")
+    write_text(known, f"{tracker.run.id}\n")
     tracker.store_init_configuration(hyperparameters)
     return tracker

@@ -9,7 +9,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import amount
 from nmtkit.evaluation.cost_tables import Table
 from nmtkit.experiments.rows import Finding, PlannedRun, Sweep
-from nmtkit.files import write_atomically
+from nmtkit.files import write_text
 from nmtkit.json_toml import write_json
 from nmtkit.lines import write_lines
 from nmtkit.page import page, table, text
@@ -138,9 +138,8 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
         markdown += ["## Failed", "", *(f"- {failure}" for failure in failures), ""]
         body += ["<h2>Failed</h2><ul>", *(f"<li>{text(failure)}</li>" for failure in failures), "</ul>"]
     write_lines(paths[1], markdown[:-1])
-    with write_atomically(paths[2]) as file:
-        style = "body { max-width: 84rem; } td { white-space: nowrap; }"
-        file.write(page(f"{report['title']}; recipe {report['recipe']}", body, style=style))
+    style = "body { max-width: 84rem; } td { white-space: nowrap; }"
+    write_text(paths[2], page(f"{report['title']}; recipe {report['recipe']}", body, style=style))
     return paths
 
 

@@ -36,7 +36,7 @@ from nmtkit.distributed.workers import Workers, choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.experiments.rows import PlannedRun
-from nmtkit.files import link_or_copy, write_atomically, write_folder_atomically
+from nmtkit.files import link_or_copy, write_folder_atomically, write_text
 from nmtkit.json_toml import measured, read_json, write_json
 from nmtkit.locks import locked
 from nmtkit.model_folder import load_model, step_of
@@ -164,8 +164,7 @@ def _link_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
         return
     run_dir.mkdir(parents=True, exist_ok=True)
     # The recipe first: data without one could not be used by the other commands after a kill.
-    with write_atomically(Run(run_dir).recipe_file) as file:
-        file.write(to_toml(recipe))
+    write_text(Run(run_dir).recipe_file, to_toml(recipe))
     if not is_linked:
         with write_folder_atomically(data) as temporary:
             for path in prepared.iterdir():
