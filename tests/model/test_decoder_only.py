@@ -12,7 +12,7 @@ from nmtkit.data.batch import Batch, batch_of
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.search import beam_search
 from nmtkit.decoding.stepper import ModelStepper
-from nmtkit.model import attention
+from nmtkit.model import attention, attention_window
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.decoder_only import DecoderOnly, build_model, count_parameters
 from nmtkit.model.flops import forward_flops
@@ -21,8 +21,10 @@ from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.training.loss import batch_loss
 
 VOCAB = 31
-LENGTHS = [*range(1, 11), 255, 256, 257, 511, 512, 513, 767, 768, 769, 770]
-"""Around the ends of blocks of 256 and of groups of 3."""
+LENGTHS = [*range(1, 11), 15, 16, 17, 23, 24, 25, 26, 50]
+"""Around the ends of blocks of 8 and of groups of 3; a target of the last one has two blocks."""
+LONG_LENGTHS = [*range(1, 11), 255, 256, 257, 511, 512, 513, 767, 768, 769, 770]
+"""Around the ends of blocks of 256, which is the published size, and of groups of 3."""
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},
     "source seen whole": {"source_attention": "full"},
@@ -54,6 +56,14 @@ def model_of(dtype: torch.dtype = torch.float64, scale: float = 1.3, **changes: 
     for parameter in model.parameters():
         parameter.data *= scale  # so that outputs depend on far positions
     return model.to(dtype).requires_grad_(False).eval()
+
+
+def model_and_lengths(kind: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[DecoderOnly, list[int]]:
+    """A model of a kind and the lengths to try: long ones, or with blocks of 8 short ones."""
+    monkeypatch.setattr(attention_window, "FEWEST_QUERIES", 8)
+    if kind == "T-DMCA":
+        return model_of(**settings, **KINDS[kind]), LONG_LENGTHS
+    return model_of(**settings, **KINDS[kind], local_block=8), LENGTHS
 
 
 def random_ids(length: int, seed: int) -> list[int]:
@@ -99,9 +109,9 @@ def test_pairs_that_fit_alone_fit_together(source_attention: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_output_before_a_token_depends_on_it(kind: str) -> None:
-    model = model_of(**KINDS[kind])
-    for length in LENGTHS:
+def test_no_output_before_a_token_depends_on_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lengths = model_and_lengths(kind, monkeypatch)
+    for length in lengths:
         ids = random_ids(length, seed=length)
         source = length // 3
         before = joined_logits(model, batch_of([ids[:source]], [ids[source:]]))[0]
@@ -123,10 +133,11 @@ def test_no_output_before_a_token_depends_on_it(kind: str) -> None:
     ids=str,
 )
 def test_one_position_at_a_time_gives_the_log_probabilities_of_whole_sequences(
-    kind: str, dtype: torch.dtype, tolerance: float
+    kind: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = model_of(dtype, 1.3 if dtype == torch.float64 else 1.0, **KINDS[kind])
-    *together, alone = [length for length in LENGTHS if length > 10]
+    scale = 1.3 if dtype == torch.float64 else 1.0
+    model, all_lengths = model_and_lengths(kind, monkeypatch, dtype=dtype, scale=scale)
+    *together, alone = [length for length in all_lengths if length > 10]
     for lengths in (*([length] for length in range(1, 11)), together, [alone]):
         sources, targets = [], []
         for length in lengths:
