@@ -212,23 +212,20 @@ def test_a_client_that_sends_its_request_slowly_is_ended_in_time_whatever_it_sen
         threads = [
             threading.Thread(target=drip, args=(data, slow)) for data in (whole[:-1], b"GET / HT" * 99, whole[:-9])
         ]
-        for thread in threads:
-            thread.start()
-        assert server.translated("fast") == "FAST"
-        for thread in threads:
-            thread.join()
-        assert len(slow) == 3 and all(isinstance(seconds, float) and seconds < 60 for seconds in slow)
-        with server.client() as client:
-            client.send(whole[:-1])
-            answer = client.read_answer()
+        with server.client() as partial, server.client() as silent:
+            for thread in threads:
+                thread.start()
+            partial.send(whole[:-1])
+            assert server.translated("fast") == "FAST"
+            idle = server.client()
+            idle.send(whole)
+            assert idle.read_answer().status == 200
+            for thread in threads:
+                thread.join()
+            assert len(slow) == 3 and all(isinstance(seconds, float) and seconds < 60 for seconds in slow)
+            answer = partial.read_answer()
             assert (answer.status, answer.error) == (408, "the request did not arrive within 3 s")
-            assert client.is_closed()
-        with server.client() as client:  # and one that sends nothing at all
-            assert client.is_closed()
-        with server.client() as client:
-            client.send(whole)
-            assert client.read_answer().status == 200
-            assert client.is_closed()
+            assert partial.is_closed() and silent.is_closed() and idle.is_closed()
         wait_until(lambda: server.metric("nmtkit_connections") == 1)
 
 
