@@ -290,25 +290,33 @@ def sign(folder: Path, change: Callable[[dict[str, Any]], object] = lambda saved
 
 
 class TestSaves:
-    @pytest.mark.parametrize("write", [1, 2, 3, 4, 5])  # checkpoint 4, weights and optimiser of save 4, and of the next
     def test_a_file_that_reads_back_otherwise_costs_no_earlier_save(
-        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch, write: int
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        save_file, writes = safetensors.torch.save_file, 0
+        save_file, write = safetensors.torch.save_file, 0
 
         def flip_a_bit(tensors: dict[str, torch.Tensor], path: Path) -> None:
-            nonlocal writes
+            nonlocal write
             save_file(tensors, path)
-            writes += 1
-            if writes == write:
+            write -= 1
+            if write == 0:
                 content = bytearray(path.read_bytes())
                 content[-1] ^= 1
                 path.write_bytes(content)
 
         monkeypatch.setattr(safetensors.torch, "save_file", flip_a_bit)
-        with pytest.raises(NmtkitError, match="does not read back as it was written"):
-            tiny.train(run)
-        assert [path.name for path in Run(run).resume_states()] == (["step-00000004"] if write > 3 else [])
+        # Checkpoint 4, weights and optimiser of save 4, checkpoint 8; then from save 4 on, the weights of save 8.
+        for number, name, saves in (
+            (1, "checkpoints/step-00000004/model", []),
+            (2, "resume/step-00000004/weights", []),
+            (3, "resume/step-00000004/optimizer", []),
+            (4, "checkpoints/step-00000008/model", ["step-00000004"]),
+            (2, "resume/step-00000008/weights", ["step-00000004"]),
+        ):
+            write = number
+            with pytest.raises(NmtkitError, match=f"{name}.* does not read back as it was written"):
+                tiny.train(run)
+            assert [path.name for path in Run(run).resume_states()] == saves
         tiny.train(run)
         assert determined(run) == determined(uninterrupted)
 
