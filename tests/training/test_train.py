@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -585,13 +584,15 @@ def test_a_validation_in_minutes_comes_with_a_checkpoint_where_its_interval_is_a
 def test_the_time_in_which_batches_are_made_counts(
     tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = loop.make_batch
+    call, now = loop.make_batch, 0.0
 
     def slowly(*arguments: Any) -> Any:
-        time.sleep(0.2)
+        nonlocal now
+        now += 0.2
         return call(*arguments)
 
     monkeypatch.setattr(loop, "make_batch", slowly)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now))
     tiny.train(run, "training.max_steps=2", "training.report_every_steps=1")
     for line in read_json_lines(run / "metrics.jsonl", dict):
         tokens = line["target_tokens"] / line["step"]  # about equal in all updates
