@@ -25,6 +25,7 @@ from nmtkit.distributed import workers as workers_module
 from nmtkit.distributed.heartbeat import Heartbeat, meet
 from nmtkit.distributed.workers import Workers, check_processes
 from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.training.loop import Update
 from nmtkit.training.state import TrainingState
 from tests.forked import free_port
 from tests.training.updates import VOCAB, largest_difference, random_pairs, run, run_two_processes
@@ -155,34 +156,38 @@ def results_of(two: Path) -> list[dict[str, Any]]:
     return [json.loads((two / f"results-{rank}.json").read_text()) for rank in range(2)]
 
 
-def alone(folder: Path, updates: int, **changes: object) -> TrainingState:
-    training = TrainingConfig.model_validate({**TRAINING, **changes})
+def alone(folder: Path, updates: int) -> tuple[TrainingState, list[Update]]:
+    """What one process makes of the same updates."""
+    training = TrainingConfig.model_validate(TRAINING)
     state = TrainingState(
         ModelConfig.model_validate(MODEL), training, (VOCAB, VOCAB), torch.device("cpu"), torch.float64
     )
-    run(state, PairData(folder), training, updates)
-    return state
+    return state, run(state, PairData(folder), training, updates)
 
 
-@pytest.mark.parametrize("tokens_per_pass", [30, 1, 10**6])
-def test_50_updates_of_two_processes_equal_those_of_one_in_passes_of_any_size(
-    folder: Path, two: Path, tokens_per_pass: int
+@pytest.fixture(scope="module")
+def one(folder: Path) -> tuple[TrainingState, list[Update]]:
+    return alone(folder, UPDATES)
+
+
+def test_50_updates_of_two_processes_equal_those_of_one(
+    folder: Path, two: Path, one: tuple[TrainingState, list[Update]]
 ) -> None:
-    expected = dict(alone(folder, UPDATES, tokens_per_pass=tokens_per_pass).model.state_dict())
+    expected = dict(one[0].model.state_dict())
     both = [load_file(two / f"plain-{rank}.safetensors") for rank in range(2)]
     assert largest_difference(both[0], both[1]) == 0
     assert largest_difference(both[0], expected) < 1e-9
-    assert largest_difference(expected, dict(alone(folder, 0).model.state_dict())) > 0.01
+    assert largest_difference(expected, dict(alone(folder, 0)[0].model.state_dict())) > 0.01
     for result in results_of(two):
         assert result["plain"]["steps"] == list(range(1, UPDATES + 1))
         assert result["plain"]["tokens_per_pass"] == 0
 
 
-def test_two_processes_report_the_numbers_of_one(folder: Path, two: Path) -> None:
-    training = TrainingConfig.model_validate(TRAINING)
-    state = alone(folder, 0)
+def test_two_processes_report_the_numbers_of_one(
+    folder: Path, two: Path, one: tuple[TrainingState, list[Update]]
+) -> None:
+    training, updates = TrainingConfig.model_validate(TRAINING), one[1]
     assert any(len(pairs) % 2 for pairs in plan_of(folder, training))  # so the shares are not all equal
-    updates = run(state, PairData(folder), training, UPDATES)
     for result in results_of(two):
         assert result["plain"]["losses"] == pytest.approx([update.loss for update in updates], rel=1e-9)
         norms = np.array([[update.nll, update.gradient_norm] for update in updates])
@@ -194,7 +199,7 @@ def test_two_processes_report_the_numbers_of_one(folder: Path, two: Path) -> Non
 def test_an_update_in_which_one_of_two_processes_runs_out_of_memory_stays_the_same(folder: Path, two: Path) -> None:
     both = [load_file(two / f"small-{rank}.safetensors") for rank in range(2)]
     assert largest_difference(both[0], both[1]) == 0
-    assert largest_difference(both[0], dict(alone(folder, 6).model.state_dict())) < 1e-12
+    assert largest_difference(both[0], dict(alone(folder, 6)[0].model.state_dict())) < 1e-12
     first, second = results_of(two)
     assert first["small"] == second["small"]
     assert first["small"]["steps"] == [1, 2, 3, 4, 5, 6]
