@@ -1,6 +1,5 @@
 """However often a run is interrupted, it is the same run, bit for bit; and what was saved is never lost."""
 
-import json
 import shutil
 import signal
 import time
@@ -270,45 +269,35 @@ WITHOUT_DROPOUT = ("model.dropout=0.0", "model.attention_dropout=0.0", "model.ff
 
 
 @pytest.fixture(scope="module")
-def alone(project: Project, shared: Interrupted, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The updates of `shared` by one process."""
+def alone(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without dropout by one process."""
     run = project.copy(tmp_path_factory.mktemp("alone") / "run")
-    project.train(run, *WITHOUT_DROPOUT, f"training.max_steps={shared.saved_at[-1][1]}")
+    project.train(run, *WITHOUT_DROPOUT, "training.max_steps=17")
     return run
 
 
 @pytest.fixture(scope="module")
-def shared(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    """Two processes without dropout, stopped on the way, continued for 13 updates, and one process for the last 4."""
-    result = Interrupted(project.copy(tmp_path_factory.mktemp("shared") / "run"))
-    overrides = [option for setting in WITHOUT_DROPOUT for option in ("--set", setting)]
-    overrides += ["--processes", "2", "--set"]
-    command = project.command(result.run, *overrides, "training.max_steps=100000")
-    result.note(*interrupt(command, signal.SIGTERM, lambda: num_reports(result.run) >= 2, result.run.parent))
-    stopped = result.saved_at[0][1]
-    ended = run_forked(*project.command(result.run, *overrides, f"training.max_steps={stopped + 13}"))
-    result.note(ended.returncode, ended.stderr)
-    project.train(result.run, *WITHOUT_DROPOUT, f"training.max_steps={stopped + 17}")
-    result.note(0, "")
-    return result
+def shared(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, of which two processes made updates 4 to 13."""
+    run = project.copy(tmp_path_factory.mktemp("shared") / "run")
+    project.train(run, *WITHOUT_DROPOUT, "training.max_steps=3")
+    overrides = [option for setting in (*WITHOUT_DROPOUT, "training.max_steps=13") for option in ("--set", setting)]
+    ended = run_forked(*project.command(run, *overrides, "--processes", "2"))
+    assert ended.returncode == 0, ended.stderr
+    project.train(run, *WITHOUT_DROPOUT, "training.max_steps=17")
+    return run
 
 
 class TestSeveralProcesses:
-    def test_a_signal_stops_all_processes_after_a_save(self, shared: Interrupted) -> None:
-        assert shared.codes == [143, 0, 0]
-        reports, saved = shared.saved_at[0]
-        assert reports == saved
-        assert shared.messages[0].count("to resume, run") == 1
-
-    def test_two_processes_make_the_same_updates_as_one(self, shared: Interrupted, alone: Path) -> None:
+    def test_two_processes_make_the_same_updates_as_one(self, shared: Path, alone: Path) -> None:
         exact = ("step", "epoch", "target_tokens", "flops", "learning_rate")
-        one, two = (determined_metrics(run) for run in (alone, shared.run))
+        one, two = (determined_metrics(run) for run in (alone, shared))
         assert [[line[key] for key in exact] for line in two] == [[line[key] for key in exact] for line in one]
-        assert len(two) == shared.saved_at[0][1] + 17
+        assert len(two) == 17
         for key in ("loss", "nll", "gradient_norm"):
             assert [line[key] for line in two] == pytest.approx([line[key] for line in one], rel=2e-4)
-        provenance = read_json(shared.run / "checkpoints" / "step-00000005" / "provenance.json")
-        assert provenance["processes"] == 2
+        folders = [shared / "checkpoints" / f"step-{step:08d}" for step in (5, 10, 15)]
+        assert [read_json(folder / "provenance.json")["processes"] for folder in folders] == [2, 2, 1]
 
     def test_a_mistake_is_told_once(self, project: Project, tmp_path: Path) -> None:
         command = project.command(tmp_path / "unprepared", "--processes", "2", "--quiet")
@@ -326,14 +315,6 @@ class TestSeveralProcesses:
         assert "Traceback" not in ended.stderr
         assert ended.stderr.count("\n") == 1
         assert contents(run / "resume") == saved
-
-
-def test_metrics_are_json_lines_with_every_key(uninterrupted: Path) -> None:
-    lines = [
-        json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    ]
-    always = {*DETERMINED, "step", "seconds", "target_tokens_per_second", "memory_bytes"}
-    assert [line["step"] for line in lines if not always <= set(line)] == []
 
 
 def test_a_tracker_goes_on_where_the_training_does(

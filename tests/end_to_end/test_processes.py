@@ -171,6 +171,7 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 143, log.read_text()
     assert log.read_text().count("saved; to resume, run: nmtkit run ") == 1
+    assert max(path.name for path in run.glob("resume/*")) == f"step-{num_reports(run):08d}"
     assert not (run / "averaged").exists()
     end = num_reports(run) // 10 * 10 + 20
     with start([*command, "--set", f"training.max_steps={end}"], log) as process:
