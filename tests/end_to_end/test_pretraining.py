@@ -15,6 +15,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.run import find_model
 from nmtkit.training import loop
+from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from tests.conftest import determined, metrics_without_time
 from tests.training.updates import largest_difference, run_two_processes
@@ -122,6 +123,12 @@ def test_stop_and_resume_give_the_same_bits(request: pytest.FixtureRequest, proc
     assert [line["step"] for line in whole["metrics"]] == list(range(1, STEPS + 1))
     assert sum(name.endswith(".safetensors") for name in whole) >= 2  # the checkpoint and the resume state
     assert whole == stopped
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_updates_after_the_stop_are_verified(project: Path, one: Path, phase: str) -> None:
+    recipe, workers = load_recipe(str(project / f"{phase}.toml")), Workers.start("cpu", "float32", 1)
+    assert verify_resume(recipe, one / f"{phase}-stopped", workers) == (STOPPED_AT + 1, STEPS)
 
 
 @pytest.mark.slow

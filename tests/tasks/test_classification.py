@@ -288,19 +288,6 @@ def test_a_label_does_not_depend_on_the_other_lines(trained: Path) -> None:
     assert classifier.translate(["", *sources[:3], " \t "]) == ["", *found[:3], ""]
 
 
-def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path))
-    prepare(recipe, tmp_path / "run")
-    workers = Workers.start("cpu", "float32", 1, for_training=True)
-    train(load_recipe(str(tmp_path / "mine.toml"), ["training.max_steps=37"]), tmp_path / "run", workers)
-    train(recipe, tmp_path / "run", workers)
-    whole, resumed = (load_model(find_model(folder)).model.state_dict() for folder in (trained, tmp_path / "run"))
-    for name, tensor in whole.items():
-        assert torch.equal(tensor, resumed[name]), name
-    first, last = verify_resume(recipe, tmp_path / "run", workers)
-    assert first < last == 80
-
-
 def test_training_data_are_examples_with_their_labels(trained: Path) -> None:
     run = Run(trained)
     tokenizer = run.tokenizer()

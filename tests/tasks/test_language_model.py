@@ -34,7 +34,6 @@ from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
 from nmtkit.text.normalization import NEWLINE
-from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from tests.conftest import run_command
 from tests.decoding.models import WithoutFloat64
@@ -296,20 +295,6 @@ def test_a_score_needs_no_float64_on_the_device(trained: Path, monkeypatch: pyte
     on_device = lambda *inputs: token_log_probs(*inputs).as_subclass(WithoutFloat64)  # noqa: E731
     monkeypatch.setattr("nmtkit.decoding.running_text.token_log_probs", on_device)
     assert score_text(loaded, ["abcde fghij"], 16) == expected
-
-
-def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path))
-    prepare(recipe, tmp_path / "run")
-    half = load_recipe(str(tmp_path / "mine.toml"), ["training.max_steps=17"])
-    train(half, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
-    workers = Workers.start("cpu", "float32", 1, for_training=True)
-    train(recipe, tmp_path / "run", workers)
-    whole, resumed = (load_model(find_model(folder)) for folder in (trained, tmp_path / "run"))
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
-    first, last = verify_resume(recipe, tmp_path / "run", workers)
-    assert first < last == 40
 
 
 def test_continuations_are_those_of_the_model(trained: Path) -> None:

@@ -44,7 +44,6 @@ from nmtkit.run import Run, find_model
 from nmtkit.tasks.environments import Discrete
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loss import action_loss
-from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from tests.conftest import run_command
 from tests.decoding.models import WithoutFloat64
@@ -377,20 +376,6 @@ def test_play_does_not_depend_on_how_many_play_at_a_time(trained: Path, monkeypa
     assert found[0] == found[1] == found[2]
     other = play(loaded, replace(request, seed=2))
     assert [each.states for each in other] != [states for states, _, _ in found[0]]
-
-
-def test_stop_and_resume_give_the_same_model(trained: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path))
-    prepare(recipe, tmp_path / "run")
-    workers = Workers.start("cpu", "float32", 1, for_training=True)
-    train(load_recipe(str(tmp_path / "mine.toml"), ["training.max_steps=23"]), tmp_path / "run", workers)
-    train(recipe, tmp_path / "run", workers)
-    whole, resumed = (
-        load_model(Run(folder).checkpoints()[-1]).model.state_dict() for folder in (trained, tmp_path / "run")
-    )
-    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
-    first, last = verify_resume(recipe, tmp_path / "run", workers)
-    assert first < last == 150
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00\x04\x00{'\\n", b"\x93NUMPY\x01\x00\x04\x00 {[}"])
