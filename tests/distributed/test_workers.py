@@ -4,12 +4,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from nmtkit.distributed import cpu, workers
 from nmtkit.errors import NmtkitError
+from tests.forked import run_programs
 from tests.training.updates import free_port
 
 PRODUCTS = """
@@ -96,13 +98,13 @@ def test_decoding_leaves_products_to_whom_torch_gives_them(
     ],
 )
 def test_training_keeps_the_code_of_few_products_unless_the_user_asks_for_more(
-    purpose: str, asked: dict[str, str], first_again: str
+    purpose: str, asked: dict[str, str], first_again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inherited = {name: value for name, value in os.environ.items() if "PRIMITIVE_CACHE" not in name}
-    environment = {**inherited, "ONEDNN_VERBOSE": "2", **asked}
-    command = [sys.executable, "-c", PRODUCTS, purpose]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    made = [line.split("create:")[1].split(",")[0] for line in done.stdout.splitlines() if "create:" in line]
+    for name in [name for name in os.environ if "PRIMITIVE_CACHE" in name]:
+        monkeypatch.delenv(name)
+    run_programs(PRODUCTS, [purpose], [tmp_path / "log"], [{"ONEDNN_VERBOSE": "2", **asked}])
+    told = (tmp_path / "log").read_text().splitlines()
+    made = [line.split("create:")[1].split(",")[0] for line in told if "create:" in line]
     if len(made) < 150:
         pytest.skip("this torch gives such products to another library than oneDNN")
     assert made[-2:] == [first_again, "cache_hit"]
