@@ -1,7 +1,4 @@
-"""kill -9 at any moment, and full disks: the run goes on, to the very end it would have had.
-
-The trainings are processes of their own.
-"""
+"""kill -9 at any moment, and full disks: the run goes on, to the very end it would have had."""
 
 import random
 import shutil
@@ -18,7 +15,7 @@ from killing import Moment, kill_at
 
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.run import LOCK_NAME
-from tests.conftest import TinyProject, contents, determined
+from tests.conftest import TinyProject, contents, determined, run_command
 from tests.forked import Forked
 
 
@@ -47,14 +44,6 @@ def trainer(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory)
     return trainer
 
 
-@pytest.fixture(scope="module")
-def alone(trainer: Trainer, tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the recipe's 14 updates that nothing disturbed."""
-    run = tiny_project.copy(tmp_path_factory.mktemp("alone") / "run")
-    assert trainer(run)[0] == 0
-    return run
-
-
 def random_moment(rng: random.Random) -> Moment:
     """A moment at the start of a session, in its updates, its validations or its saves."""
     return rng.choice(
@@ -78,10 +67,10 @@ def check_killed(trainer: Trainer, alone: Path, run: Path, moments: list[Moment]
 
 
 def test_a_run_killed_three_times_has_the_same_end(
-    trainer: Trainer, tiny_project: TinyProject, alone: Path, tmp_path: Path
+    trainer: Trainer, tiny_project: TinyProject, uninterrupted: Path, tmp_path: Path
 ) -> None:
     moments: list[Moment] = [("seconds", 0.1), ("validation batches", 1), ("file operations", 25)]
-    check_killed(trainer, alone, tiny_project.copy(tmp_path / "run"), moments)
+    check_killed(trainer, uninterrupted, tiny_project.copy(tmp_path / "run"), moments)
 
 
 @pytest.mark.slow
@@ -98,7 +87,7 @@ def test_a_run_killed_25_times_at_random_moments_has_the_same_end(
 
 @pytest.mark.slow
 def test_a_run_killed_before_every_single_file_operation_of_a_save_has_the_same_end(
-    trainer: Trainer, tiny_project: TinyProject, alone: Path, tmp_path: Path
+    trainer: Trainer, tiny_project: TinyProject, uninterrupted: Path, tmp_path: Path
 ) -> None:
     begun = tiny_project.copy(tmp_path / "begun")
     trainer(begun, "training.max_steps=10")
@@ -111,7 +100,7 @@ def test_a_run_killed_before_every_single_file_operation_of_a_save_has_the_same_
         assert code == -signal.SIGKILL, message
         code, message = trainer(run)
         assert code == 0, message
-        found, expected = determined(run), determined(alone)
+        found, expected = determined(run), determined(uninterrupted)
         assert found == expected, f"killed before file operation {number}"
         shutil.rmtree(run)
     assert 40 < number < 200
@@ -127,29 +116,30 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     ).returncode:
         pytest.skip("no permission to mount")
     yield disk
-    subprocess.run(["umount", disk], check=True)
+    subprocess.run(["umount", "--lazy", disk], check=True)  # this process may still have its files open
 
 
 class TestFullDisk:
     @pytest.mark.parametrize("left", [0, 30_000, 250_000])
     def test_a_full_disk_is_one_line_and_with_room_the_run_goes_on_to_the_same_end(
-        self, trainer: Trainer, tiny_project: TinyProject, alone: Path, small_disk: Path, left: int
+        self, tiny: TinyProject, uninterrupted: Path, small_disk: Path, left: int
     ) -> None:
-        run = tiny_project.copy(small_disk / "run")
-        assert trainer(run, "training.max_steps=6")[0] == 0
+        run = tiny.copy(small_disk / "run")
+        command = ("train", tiny.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1)
+        tiny.train(run, "training.max_steps=6")
         before = contents(run)
         with (small_disk / "other").open("wb") as file:
             free = shutil.disk_usage(small_disk).free
             file.write(bytes(max(0, free - left)))
-        code, message = trainer(run)
+        code, _, message = run_command(*command)
         assert code == 1
         assert [line for line in message.split("\n") if line.startswith("error: ")] == message.split("\n")[-2:-1]
         assert "make room and run the same command again" in message
         after = contents(run)
         assert {name: after.get(name) for name in before} == before
         (small_disk / "other").unlink()
-        assert trainer(run)[0] == 0
-        assert determined(run) == determined(alone)
+        assert run_command(*command).code == 0
+        assert determined(run) == determined(uninterrupted)
 
 
 def test_a_signal_at_the_start_ends_with_its_code_and_the_command_to_go_on(
