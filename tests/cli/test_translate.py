@@ -1029,16 +1029,3 @@ class TestSignals:
             assert (stdout.read(), stderr.read()) == (b"", b"")
         assert output.read_text() == "old\n"
         assert list(tmp_path.iterdir()) == [output]
-
-    def test_one_whose_reader_has_gone_ends_at_once(self, model: Path, expected: list[str]) -> None:
-        command = [sys.executable, "-m", "nmtkit", "translate", str(model), "--threads", "1"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
-            process.stdin.write(as_bytes(sentences(40, seed=2)[:1]))
-            process.stdin.flush()
-            assert process.stdout.readline() == as_bytes(expected[:1])
-            process.stdout.close()
-            process.stdin.write(b"the cat\n")
-            process.stdin.flush()
-            assert process.wait(timeout=60) == 0  # `head` has seen enough: no mistake
-            assert process.stderr.read() == b""
