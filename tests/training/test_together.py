@@ -1,5 +1,6 @@
 """What holds between parts of the training: saves shared by all, memory in validation, clocks over a stop."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +25,11 @@ from nmtkit.training.validation import Validator
 from tests.conftest import TinyProject
 
 
-@pytest.mark.parametrize("other", [(0, None), (4, {"weights.safetensors": "other"})])
+@pytest.mark.parametrize("other", [(0, None), (14, {"weights.safetensors": "other"})])
 def test_processes_that_found_different_saves_do_not_train_together(
-    tiny: TinyProject, run: Path, other: tuple[int, Any]
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path, other: tuple[int, Any]
 ) -> None:
-    tiny.train(run, "training.max_steps=4")
+    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
 
     class Elsewhere(Workers):
         def gather(self, values: list[Any]) -> list[Any]:

@@ -90,10 +90,12 @@ def interruptible() -> Iterator[None]:
 class TestStops:
     @pytest.mark.parametrize("rhythm", [(), ("training.validate_every_steps=4", "training.keep_last=3")])
     def test_a_run_stopped_after_every_single_update_is_the_same_run(
-        self, tiny: TinyProject, tmp_path: Path, rhythm: tuple[str, ...]
+        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path, rhythm: tuple[str, ...]
     ) -> None:
-        run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")
-        tiny.train(other, *rhythm)
+        run, other = tiny.copy(tmp_path / "run"), uninterrupted
+        if rhythm:
+            other = tiny.copy(tmp_path / "other")
+            tiny.train(other, *rhythm)
         for step in range(1, STEPS + 1):
             with pytest.MonkeyPatch.context() as patch:
                 call_at(patch, loop, "learning_rate", 1, ask)
