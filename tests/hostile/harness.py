@@ -183,6 +183,40 @@ def contents(folder: Path) -> dict[str, str]:
     return found
 
 
+State = dict[str, tuple[str, int, int]]
+
+
+def state(folder: Path) -> State:
+    """What `contents` tells of every entry of a project, and its mode and the time of its last change."""
+    facts = {name: (content, (folder / name).lstat()) for name, content in contents(folder).items()}
+    return {name: (content, stat.st_mode, stat.st_mtime_ns) for name, (content, stat) in facts.items()}
+
+
+def renew(copy: Path, base: Path, wanted: State) -> None:
+    """Makes a folder the same as the project, whose state is given.
+
+    What differs is made anew: to copy all 420 files takes several times as long as most cases.
+    """
+    if not copy.exists():
+        shutil.copytree(base, copy, symlinks=True)
+    found = state(copy)
+    changed = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+    folders = {name for name in changed if found.get(name, "?")[0] == wanted.get(name, "?")[0] == "folder"}
+    for name in reversed(changed):  # what is in a folder before the folder
+        if name in found and name not in folders:
+            (copy / name).rmdir() if found[name][0] == "folder" else (copy / name).unlink()
+    for name in changed:
+        if name not in wanted or name in folders:
+            continue
+        if wanted[name][0] == "folder":
+            (copy / name).mkdir()
+        else:
+            shutil.copy2(base / name, copy / name, follow_symlinks=False)
+    for place in {copy / name for name in changed} | {(copy / name).parent for name in changed}:
+        if place.is_dir() and not place.is_symlink():
+            shutil.copystat(base / place.relative_to(copy), place)
+
+
 def faults(
     case: Case, code: int | None, out: str, err: str, before: dict[str, str], after: dict[str, str]
 ) -> list[str]:
@@ -228,13 +262,20 @@ def may_change(case: Case, name: str, before: dict[str, str], after: dict[str, s
     return name.startswith(kept.get(case.arguments[0], ()))
 
 
-def run_case(case: Case, base: Path, work: Path) -> dict[str, Any]:
-    """What came of a case: its faults, and what it wrote."""
+def run_case(case: Case, base: Path, work: Path, wanted: State) -> dict[str, Any]:
+    """What came of a case: its faults, and what it wrote.
+
+    Args:
+        work: where the copy of the project is that this case works in, and others before it.
+        wanted: the state of the project, without a case that works in it.
+    """
     folder = base if case.in_place else work / "project"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
+    work.mkdir(exist_ok=True)
+    for entry in work.iterdir():
+        if entry != folder:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     if not case.in_place:
-        shutil.copytree(base, folder, symlinks=True)
+        renew(folder, base, wanted)
     out, err = work / "stdout", work / "stderr"
     for step in case.damage:
         apply(folder, step)
@@ -245,7 +286,6 @@ def run_case(case: Case, base: Path, work: Path) -> dict[str, Any]:
     written = [path.read_bytes().decode("utf-8", "replace") if path.is_file() else "" for path in (out, err)]
     found = faults(case, code, *written, before, contents(folder))
     opened = sorted({*(work / "opened").read_text().splitlines()}) if case.traced else []
-    shutil.rmtree(work, ignore_errors=True)
     return {
         "name": case.name, "arguments": case.arguments, "code": code, "seconds": round(seconds, 2), "faults": found,
         "err": written[1][-600:], "opened": [name for name in opened if before.get(name, "folder") != "folder"],
@@ -260,19 +300,21 @@ def serve(base: Path, cases_path: Path, results_path: Path, jobs: int) -> None:
     workers = []
     with results_path.with_suffix(".first").open("w", encoding="utf-8") as results:
         for case in (case for case in cases if case.in_place):
-            results.write(json.dumps(run_case(case, base, results_path.parent / "work")) + "\n")
-    cases = [case for case in cases if not case.in_place]
+            results.write(json.dumps(run_case(case, base, results_path.parent / "work", {})) + "\n")
+    cases, wanted = [case for case in cases if not case.in_place], state(base)
     for number in range(jobs):
         process = os.fork()
         if process:
             workers.append(process)
             continue
         try:
+            work = results_path.parent / f"work-{number}"
             with results_path.with_suffix(f".{number}").open("w", encoding="utf-8") as results:
                 for case in cases[number::jobs]:
-                    result = run_case(case, base, results_path.parent / f"work-{number}")
+                    result = run_case(case, base, work, wanted)
                     results.write(json.dumps(result) + "\n")
                     results.flush()
+            shutil.rmtree(work, ignore_errors=True)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
