@@ -168,6 +168,7 @@ class TestOutput:
         assert done["translate"].stdout == ""
         assert "sacrebleu" in done["score"].stdout
         assert "learning subwords" in done["prepare"].stderr
+        assert "learning subwords" not in done["prepare"].stdout
         assert "update 12" in done["train"].stderr
         ended = done["train"].stderr.split("training ended at update 24: max_steps = 24\n")[1].splitlines()
         assert ended[0].startswith("24 updates, ")
