@@ -416,7 +416,8 @@ class TestTrain:
 
         monkeypatch.setattr("nmtkit.training.reporting.open_tracker", note)
         monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: name)
-        options = ["--set", "training.max_steps=9", "--tracker", "wandb", "--device", "cpu"]
+        options = ["--set", "training.max_steps=9", "--set", "training.precision=float32", "--tracker", "wandb"]
+        options += ["--device", "cpu", "--threads", "1"]
         outcome = run_command(command, prepared.recipe, "--run-dir", prepared.run, *options)
         assert outcome.err.endswith("error: noted wandb True 1\n")
 
