@@ -430,15 +430,19 @@ def test_a_copied_source_has_the_golden_scores(
 @pytest.mark.parametrize(
     ("pair", "metric", "num_references", "expected", "details"),
     [
-        ("en-de", "sacrebleu", 1, 25.94, "(BP = 1.000 ratio = 1.011 hyp_len = 10754 ref_len = 10632)"),
-        ("en-de", "sacrebleu", 1, 25.94, "57.7/31.8/19.5/12.7 "),
+        (
+            "en-de", "sacrebleu", 1, 25.94,
+            "57.7/31.8/19.5/12.7 (BP = 1.000 ratio = 1.011 hyp_len = 10754 ref_len = 10632)",
+        ),
         ("en-de", "sacrebleu-lc", 1, 26.40, "58.7/32.4/19.9/12.9 "),
         ("en-de", "sacrebleu-intl", 1, 26.45, "hyp_len = 10972 ref_len = 10959)"),
         ("en-de", "bleu-tokenized", 1, 21.85, "hyp_len = 9381 ref_len = 9314)"),
         ("en-de", "chrf2", 1, 56.68, ""),
         ("en-de", "chrf2++", 1, 53.73, ""),
-        ("en-de", "sacrebleu", 10, 74.17, "(BP = 0.997 ratio = 0.997 hyp_len = 10754 ref_len = 10785)"),
-        ("en-de", "sacrebleu", 10, 74.17, "92.0/79.8/69.3/60.2 "),
+        (
+            "en-de", "sacrebleu", 10, 74.17,
+            "92.0/79.8/69.3/60.2 (BP = 0.997 ratio = 0.997 hyp_len = 10754 ref_len = 10785)",
+        ),
         ("en-fr", "sacrebleu", 1, 87.03, ""),
         ("en-fr", "sacrebleu-lc", 1, 87.46, ""),
         ("en-fr", "sacrebleu-intl", 1, 87.87, ""),
@@ -447,7 +451,7 @@ def test_a_copied_source_has_the_golden_scores(
         ("en-fr", "chrf2++", 1, 92.77, ""),
         ("en-fr", "sacrebleu", 10, 94.88, "98.3/96.1/93.8/91.5 (BP"),
     ],
-)
+)  # fmt: skip
 def test_a_further_reference_has_the_golden_score(
     pair: str, metric: str, num_references: int, expected: float, details: str
 ) -> None:
