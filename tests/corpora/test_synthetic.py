@@ -85,10 +85,10 @@ GENERATE = """
 import random
 from nmtkit.corpora.synthetic import SPLITS, sample_sentence, english_sentence, generate, german_sentence
 
-train = generate("train")
-print("repeated", train == generate("train"), sep="\\t")
+pairs = {split: generate(split) for split in SPLITS}
+print("repeated", pairs["valid"] == generate("valid"), sep="\\t")
 for split in SPLITS:
-    for pair in train if split == "train" else generate(split):
+    for pair in pairs[split]:
         print(split, pair.source, pair.target, ",".join(sorted(pair.phenomena)), sep="\\t")
 rng = random.Random(4)
 for _ in range(30_000):
