@@ -59,6 +59,8 @@ WARNED = (
     "warning: the translation was ended by the maximum length "
     "(--max-length, --max-length-ratio, --max-length-offset): "
     "40 lines: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...\n"
+    "warning: the translation is so short that text is probably missing: "
+    "40 lines: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...\n"
 )
 """What the model, which has hardly been trained, causes on stderr."""
 

@@ -134,7 +134,7 @@ def test_commands_count_lines_and_sequences_and_compare_runs(trained: Path, tmp_
     of_nll = list(json.loads((tmp_path / "all.json").read_text())["scores"]["test"]["nll"].values())
     assert of_nll[1]["score"] == scores["nll"]["score"] and of_nll[1]["p_value"] is None
     assert f"{of_nll[1]['score'] - of_nll[0]['score']:+.4f}" in compared.out
-    assert "leave out --metric and --paired" in run_command("compare", trained, run, "--metric", "nll").err
+    assert "leave out --metric, --paired" in run_command("compare", trained, run, "--metric", "nll").err
     (run / "data" / "test" / "test.reference.txt").write_text("other\n")
     assert "the reference of test differs (their number of lines)" in run_command("compare", trained, run).err
 
