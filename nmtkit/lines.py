@@ -87,9 +87,8 @@ class LineReader:
         raw = raw.removesuffix(b"\n")
         if self.num_lines == 1:
             refuse_utf16(raw, self.name)
-        if self.num_lines == 1 and raw.startswith(codecs.BOM_UTF8):
+            self.has_byte_order_mark = raw.startswith(codecs.BOM_UTF8)
             raw = raw.removeprefix(codecs.BOM_UTF8)
-            self.has_byte_order_mark = True
         if raw.endswith(b"\r"):
             raw = raw[:-1]
             self.carriage_returns += 1

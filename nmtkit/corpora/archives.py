@@ -51,8 +51,10 @@ def text_streams(
         with open_binary(path) as stream:
             yield stream
         return
-    literal = _NO_RANGE.sub("[[]", member).replace("?", "[?]")
-    wanted = re.compile(fnmatch.translate(literal) if is_pattern else re.escape(posixpath.normpath(member)))
+    if is_pattern:
+        wanted = re.compile(fnmatch.translate(_NO_RANGE.sub("[[]", member).replace("?", "[?]")))
+    else:
+        wanted = re.compile(re.escape(posixpath.normpath(member)))
     opened = _zip_members(path, wanted) if path.name.lower().endswith(".zip") else _tar_members(path, wanted)
     is_found = False
     others: list[str] = []
