@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nmtkit.model.attention import MultiHeadAttention
+from nmtkit.model.attention import MultiHeadAttention, mask_bias
 from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.packed_layer import prepared_layers
@@ -304,9 +304,9 @@ class JoinedState:
         # The hypotheses of a sentence are queries to its one set of keys and values.
         by_sentence = queries.view(*shape, d_k).transpose(1, 2)
         to_source = torch.matmul(by_sentence, source.keys.transpose(2, 3))  # [sentences, heads, beam, key]
-        to_source = to_source.masked_fill(~source.mask[:, None, None], -torch.inf)
+        to_source += mask_bias(source.mask, to_source.dtype)[:, None, None]
         to_own = torch.matmul(queries[:, :, None], own.keys.transpose(2, 3))[:, :, 0]  # [rows, heads, key]
-        to_own = to_own.masked_fill(~own.mask[:, None], -torch.inf)
+        to_own += mask_bias(own.mask, to_own.dtype)[:, None]
         # One softmax over both parts. Their keys stay apart, as joining them would copy the source's per hypothesis.
         scores = torch.cat([to_source.transpose(1, 2).reshape(rows, heads, width), to_own], 2)
         on_source, on_own = torch.softmax(scores, 2).split([width, to_own.size(2)], 2)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from nmtkit.model.attention import mask_bias
 from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.packed_layer import PreparedLayer, encode_with, prepared_layers
 from nmtkit.model.packed_linear import PreparedLinear, for_inference
@@ -46,8 +47,8 @@ class StepDecoder:
         bias = None
         if mask is not None:
             # As a summand it costs no call of its own, unlike a mask: `baddbmm` adds it to the product.
-            bias = torch.zeros(mask.shape, dtype=states.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
-            bias = bias.expand(-1, self._num_heads, -1, -1).flatten(0, 1)  # [batch x heads, 1, source]
+            bias = mask_bias(mask, states.dtype).expand(-1, self._num_heads, -1, -1)
+            bias = bias.flatten(0, 1)  # [batch x heads, 1, source]
         window = self._model.config.attention_window
         before = AttentionWindow.of(window, causal=True).before if window is not None else None
         sources = [layer.source.look_at(states, bias, fold=fold) for layer in self.layers if layer.source]
