@@ -11,13 +11,13 @@ import copy
 import functools
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nmtkit.distributed.cpu import has_fast_mkl
 from nmtkit.model.transformer import ACTIVATIONS, Transformer
 
 M = TypeVar("M", bound=Transformer)
@@ -125,19 +125,8 @@ def _packed_from(weight: Tensor, dtype: torch.dtype) -> int:
     most_entries = _MOST_ENTRIES_OF_NARROW if weight.size(1) <= _NARROW else _MOST_ENTRIES
     is_middling = dtype == torch.float32 and weight.numel() <= most_entries
     # At another precision than this torch gives plain products to oneDNN, which then lays out the matrix each time.
-    plain_is_mkl = torch.get_float32_matmul_precision() == "highest" and _has_fast_mkl()
+    plain_is_mkl = torch.get_float32_matmul_precision() == "highest" and has_fast_mkl()
     return _FEW_ROWS + 1 if is_middling and plain_is_mkl else 0
-
-
-@functools.cache
-def _has_fast_mkl() -> bool:
-    """Return whether torch has MKL and this is an Intel processor."""
-    if not torch.backends.mkl.is_available():
-        return False
-    try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 @functools.cache

@@ -29,8 +29,22 @@ for rows in [*range(40, 190), 40, 189]:
 """150 products of different sizes, and again the first and the last of them."""
 
 
-def test_float32_products_stay_exact_whatever_computes_them() -> None:
+@pytest.mark.parametrize("is_intel", [True, False])
+def test_intel_keeps_torchs_library_for_products(is_intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_float32_matmul_precision()
+    monkeypatch.setattr(cpu, "has_fast_mkl", lambda: is_intel)
+    monkeypatch.setattr(cpu, "_onednn_is_exact", lambda: True)
+    try:
+        cpu.choose_products()
+        assert torch.get_float32_matmul_precision() == (before if is_intel else "medium")
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("is_intel", [True, False])
+def test_float32_products_stay_exact_whatever_computes_them(is_intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_float32_matmul_precision()
+    monkeypatch.setattr(cpu, "has_fast_mkl", lambda: is_intel)
     try:
         cpu.choose_products()
         torch.manual_seed(1)
@@ -65,6 +79,7 @@ def test_inexact_products_are_not_chosen(monkeypatch) -> None:
     def rounding(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return addmm(bias, left.bfloat16().float(), right.bfloat16().float())
 
+    monkeypatch.setattr(cpu, "has_fast_mkl", lambda: False)
     monkeypatch.setattr(torch, "addmm", rounding)
     try:
         cpu.choose_products()
@@ -77,6 +92,7 @@ def test_decoding_leaves_products_to_whom_torch_gives_them(
     monkeypatch: pytest.MonkeyPatch, restored_process: None
 ) -> None:
     monkeypatch.setattr(cpu, "_onednn_is_exact", lambda: True)
+    monkeypatch.setattr(cpu, "has_fast_mkl", lambda: False)
     before = torch.get_float32_matmul_precision()
     found = []
     try:

@@ -21,7 +21,7 @@ def map_of(out: int, inner: int, *, bias: bool = True) -> tuple[torch.Tensor, to
 
 @pytest.fixture(params=["Intel", "other processors", "without oneDNN"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_has_fast_mkl", lambda: request.param == "Intel")
+    monkeypatch.setattr(prepared, "has_fast_mkl", lambda: request.param == "Intel")
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
     if request.param == "without oneDNN":
         monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: False)
@@ -68,7 +68,7 @@ def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: p
 def test_mkl_gets_few_rows_of_middling_matrices_on_intel(
     is_intel: bool, sizes: tuple[int, int], dtype: torch.dtype, packed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "_has_fast_mkl", lambda: is_intel)
+    monkeypatch.setattr(prepared, "has_fast_mkl", lambda: is_intel)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
     monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: True)
     made, given = PreparedLinear(*map_of(*sizes), dtype), []
@@ -79,7 +79,7 @@ def test_mkl_gets_few_rows_of_middling_matrices_on_intel(
 
 
 def test_where_plain_products_are_not_mkls_few_rows_are_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_has_fast_mkl", lambda: True)
+    monkeypatch.setattr(prepared, "has_fast_mkl", lambda: True)
     monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: True)
     taken = {}
     for mode in ("highest", "medium"):
