@@ -59,6 +59,7 @@ from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import load_model, read_provenance
 from nmtkit.run import Run, chosen_languages, find_model
 from nmtkit.tasks.known import task_of
+from nmtkit.text.scripts import is_unspaced
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from nmtkit.training.optimizer import freeze
 from nmtkit.training.session import train
@@ -334,6 +335,8 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
             "word-perplexity": found.word_perplexity,
             "bits-per-character": found.bits_per_character,
         }
+        if is_unspaced(recipe.data.target_language):  # a "word" would be a line
+            del values["word-perplexity"]
         details = f"{found.words} words, {found.characters} characters, {found.unknown} unknown tokens"
         scores[name] = {metric: Score(value, signature, details) for metric, value in values.items()}
     _store(run, scores)

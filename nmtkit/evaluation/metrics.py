@@ -31,7 +31,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
 from nmtkit.evaluation.labels import LabelMetric, NumberMetric
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
-from nmtkit.json_toml import read_json
+from nmtkit.json_toml import measured, read_json
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import TaskMetric
 from nmtkit.text import moses
@@ -136,6 +136,8 @@ def perplexity_of(nll: float) -> float:
 
 def shown_score(metric: str, value: float) -> str:
     """Return a score as tables show it."""
+    if abs(value) >= 1e6:  # the perplexity of a training that diverged may have hundreds of digits
+        return f"{value:.3g}"
     return f"{value:.4f}" if metric in OF_FOUR_DECIMALS else f"{value:.2f}"
 
 
@@ -575,7 +577,7 @@ def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
 def read_scores(path: Path) -> dict[str, dict[str, Any]]:
     """Read ``scores.json``; raise DataError where it is damaged."""
     interval = {"mean": float, "half_width": float, "resamples": int}
-    score = {"score": float, "signature?": str, "details?": str, "interval?": interval}
+    score = {"score": measured, "signature?": str, "details?": str, "interval?": interval}
     return read_json(path, {str: {str: score}})
 
 

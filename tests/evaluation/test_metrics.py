@@ -26,6 +26,7 @@ from nmtkit.evaluation.metrics import (
     read_scores,
     score,
     scores_as_json,
+    shown_score,
 )
 from nmtkit.lines import read_lines
 from nmtkit.text import moses
@@ -529,3 +530,7 @@ def test_a_damaged_score_is_one_line(tmp_path: Path, entry: Any) -> None:
     whole = scores_as_json(Scorer([REFERENCES], target_language="de", text="plain").score(HYPOTHESES, resamples=20))
     path.write_text(json.dumps({"test": whole}), encoding="utf-8")
     assert read_scores(path) == {"test": whole}
+    diverged = {"test": {"perplexity": {"score": 1.3e45}}}
+    path.write_text(json.dumps(diverged), encoding="utf-8")
+    assert read_scores(path) == diverged
+    assert [shown_score("perplexity", value) for value in (1.3e45, 41.256)] == ["1.3e+45", "41.26"]

@@ -27,6 +27,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import LoadedModel, load_model
+from nmtkit.pipeline import _score_running_texts
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.reports.card import card
 from nmtkit.reports.run_facts import read_run
@@ -231,6 +232,18 @@ def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path)
     assert '"bits-per-character"' in scores
     assert score.bits_per_character == pytest.approx(score.nll / math.log(2) / len(text))
     assert score.perplexity < 10  # of 30 characters, so it has learned something
+
+
+@pytest.mark.parametrize(("language", "has_words"), [("en", True), ("zh", False)])
+def test_a_language_without_blanks_has_no_perplexity_per_word(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, language: str, has_words: bool
+) -> None:
+    recipe, stored = Run(trained).recipe(), []
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"target_language": language})})
+    monkeypatch.setattr("nmtkit.pipeline._store", lambda run, scores: stored.append(scores))
+    _score_running_texts(Run(trained), recipe, ["test"], "cpu")
+    assert ("word-perplexity" in stored[0]["test"]) == has_words
+    assert stored[0]["test"].keys() >= {"nll", "perplexity", "bits-per-character"}
 
 
 def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Path) -> None:
