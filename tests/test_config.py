@@ -378,7 +378,9 @@ class TestBases:
     def test_a_base_that_is_no_text_is_an_error(self, folder: Folder) -> None:
         assert "base must be the name of a recipe or a file" in folder.complaint(f"base = 3\n{DATA}")
 
-    def test_a_recipe_that_states_train_inherits_no_valid_or_test(self, folder: Folder) -> None:
+    def test_a_recipe_that_states_train_inherits_no_valid_or_test(
+        self, folder: Folder, caplog: pytest.LogCaptureFixture
+    ) -> None:
         folder.write(f'{DATA}valid = ["builtin/valid"]\ntest = ["builtin/synthetic"]\n', "parent.toml")
         same = folder.load('base = "parent.toml"\n')
         assert (same.data.valid, same.data.test) == (("builtin/valid",), ("builtin/synthetic",))
@@ -386,8 +388,20 @@ class TestBases:
         assert (other.data.valid, other.data.test) == ((), ())
         overridden = folder.load('base = "parent.toml"\n', 'data.train=["wmt14/europarl-v7"]')
         assert (overridden.data.valid, overridden.data.test) == ((), ())
+        told = "--set data.train: data.valid and data.test of the recipe do not fit other corpora; set them, too"
+        assert caplog.messages == [told]
+        folder.load('base = "parent.toml"\n', 'data.train=["wmt14/europarl-v7"]', "data.valid=20", "data.test=20")
+        assert caplog.messages == [told]
         kept = folder.load('base = "parent.toml"\n[data]\ntrain = ["wmt14/europarl-v7"]\nvalid = 20\n')
         assert (kept.data.valid, kept.data.test) == (20, ())
+
+    def test_a_summary_in_another_language_than_that_of_its_base_has_a_source_in_it_too(self, folder: Folder) -> None:
+        summary = '[data]\ntask = "summary"\ntarget_language = "de"\n'
+        assert folder.load(f'base = "multi30k-en-de"\n{summary}').data.source_language == "de"
+        folder.write(to_toml(folder.load(f'base = "multi30k-en-de"\n{summary}')), "stored.toml")
+        base = 'base = "stored.toml"\n[data]\ntarget_language = '
+        assert folder.load(f'{base}"fr"\n').data.source_language == "fr"
+        assert folder.load(f'{base}"fr"\nsource_language = "en"\n').data.source_language == "en"
 
     def test_a_stored_recipe_can_be_the_base_of_another_task(self, folder: Folder) -> None:
         folder.write(to_toml(load_recipe("gpt-gutenberg")), "lm.toml")

@@ -26,7 +26,11 @@ Recipe = Annotated[str, Argument(metavar="RECIPE", help="A TOML file, or a built
 Model = Annotated[Path, Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")]
 RunDir = Annotated[Path | None, Option(metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")]
 Set = Annotated[
-    list[str] | None, Option(metavar="SECTION.KEY=VALUE", help="Override one setting of the recipe. May be repeated.")
+    list[str] | None,
+    Option(
+        metavar="SECTION.KEY=VALUE",
+        help="Override one setting of the recipe (data.train: without its valid and test). May be repeated.",
+    ),
 ]
 Mirror = Annotated[
     Path | None,

@@ -27,9 +27,10 @@ from nmtkit.config.corpus_entries import (
     corpus_name,
     mixture_label,
 )
-from nmtkit.config.data_schema import ENVIRONMENT, DataConfig, defaults_of_task
+from nmtkit.config.data_schema import ENVIRONMENT, SUMMARY, DataConfig, defaults_of_task
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, DecodingConfig, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES
+from nmtkit.console import log
 from nmtkit.errors import RecipeError
 from nmtkit.files import as_text, expanded
 from nmtkit.json_toml import read_toml
@@ -140,18 +141,27 @@ def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
 def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
     """Merge layers; raise ValidationError if the result is invalid."""
     merged: dict[str, dict[str, Any]] = {}
-    for values in (layer.values for layer in layers):
+    for layer in layers:
+        values = layer.values
         # Validation and test sets of a base do not fit other corpora, nor does the environment of its episodes.
         if "train" in values.get("data", {}):
             train = values["data"]["train"]
             plays = isinstance(train, list) and ENVIRONMENT in train
-            for key in ("valid", "test") if plays else ("valid", "test", "environment"):
-                merged.get("data", {}).pop(key, None)
+            inherited = [
+                key for key in (("valid", "test") if plays else ("valid", "test", "environment"))
+                if merged.get("data", {}).pop(key, None) and key not in values["data"]
+            ]  # fmt: skip
+            if inherited and layer.name == _SET:
+                stated = " and ".join(f"data.{key}" for key in inherited)
+                log.warning("--set data.train: %s of the recipe do not fit other corpora; set them, too", stated)
         # What a stored recipe states of these follows from its task.
         if {"task", "label_type", "states", "actions"} & values.get("data", {}).keys():
             for key in ("head", "vector_states"):
                 merged.get("model", {}).pop(key, None)
             _forget_task(merged, values["data"].get("task"))
+        of_data = {**merged.get("data", {}), **values.get("data", {})}
+        if of_data.get("task") == SUMMARY and "target_language" in values.get("data", {}):
+            merged.get("data", {}).pop("source_language", None)  # it is that of the target, unless stated beside it
         for section, content in values.items():
             target = merged.setdefault(section, {})
             for rival in (rival for key in content for rival in _rivals(key)):
