@@ -9,6 +9,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -183,13 +184,13 @@ def _changes(row: Row, base: Changes | None, recipe: Recipe) -> dict[str, dict[s
                 # Sizes are scaled, but not rates, names or switches.
                 if base_values[key] == 0:
                     raise RecipeError(f"row {row.name}: {section}.{key} cannot be scaled, because [base] has 0")
-                values[key] = max(1, round(values[key] / base_values[key] * ours))
+                values[key] = max(1, round(Fraction(values[key] * ours, base_values[key])))
     model = changes["model"]
     width, heads = (model.get(key, getattr(recipe.model, key)) for key in ("d_model", "num_heads"))
     for key in ("d_k", "d_v"):
         if model.get(key) == DERIVED:
-            if width % heads:
-                raise RecipeError(f"row {row.name}: d_model = {width} is not a multiple of num_heads = {heads}")
+            if not all(type(size) is int and size > 0 for size in (width, heads)) or width % heads:
+                raise RecipeError(f"row {row.name}: d_model = {width!r} is not a multiple of num_heads = {heads!r}")
             model[key] = width // heads
     return changes
 

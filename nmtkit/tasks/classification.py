@@ -105,7 +105,8 @@ class LabelTask(Task):
         if self._has_numbers and not _is_number(label):
             raise DataError(f'{where} is no number; correct it, or set data.label_type = "class"')
         answers = source.count("\t")
-        if self.name == "choice" and not (label.isascii() and label.isdigit() and 1 <= int(label) <= answers):
+        is_short_number = label.isascii() and label.isdigit() and len(label) < 10
+        if self.name == "choice" and not (is_short_number and 1 <= int(label) <= answers):
             raise DataError(f"{where} is not the number of an answer, 1 to {answers}")
 
     def tokenizer(self, learned: Tokenizer, data: DataConfig, pairs: Iterable[tuple[str, str]]) -> Tokenizer:

@@ -178,6 +178,8 @@ def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tm
             GOOD + 'model = { num_heads = 3, d_k = "d_model / num_heads" }',
             "row one: d_model = 128 is not a multiple of",
         ),
+        (GOOD + 'model = { num_heads = 0, d_k = "d_model / num_heads" }', "128 is not a multiple of num_heads = 0"),
+        (GOOD + 'model = { num_heads = "8", d_v = "d_model / num_heads" }', "128 is not a multiple of num_heads = '8'"),
         (GOOD + "training = { seed = 7 }", "row one: rows cannot set training.seed; use --seeds"),
         (GOOD + "[base]\nmodel = { d_modell = 5 }", "[base] of the rows: unknown key model.d_modell"),
         (
@@ -196,6 +198,8 @@ def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
     assert (run.recipe.model.d_model, run.recipe.model.dropout, run.recipe.model.norm) == (64, 0.3, "pre")
     with pytest.raises(RecipeError, match=r"row one: model\.d_model = 'big'"):
         own(tmp_path, GOOD + 'model = { d_model = "big" }\n' + base, scale=True)
+    with pytest.raises(RecipeError, match=r"row one: model\.d_model = 25000"):
+        own(tmp_path, GOOD + f"model = {{ d_model = 1{'0' * 400} }}\n" + base, scale=True)
     with pytest.raises(RecipeError, match=r"row one: model\.d_model cannot be scaled, because \[base\] has 0"):
         own(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n", scale=True)
 

@@ -332,6 +332,7 @@ def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: P
         ("label", {"test": ("\nb\n", "yes\nno\n")}, "test.txt, line 1: no text, so the line cannot be scored"),
         ("choice", {"train": ("a\tb\tc\n", "b\n")}, "line 1: the label 'b' is not the number of an answer"),
         ("choice", {"train": ("a\tb\tc\n", "²\n")}, "line 1: the label '²' is not the number of an answer"),
+        ("choice", {"train": ("a\tb\tc\n", f"{'1' * 5000}\n")}, "1' is not the number of an answer"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_clear_line(
