@@ -86,9 +86,14 @@ def _refuse_changes(folder: Path, changes: Sequence[str]) -> None:
         )
 
 
-def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None) -> str:
-    """Prepare the data of all runs, unless they are up to date, and return their fingerprint."""
-    generate = functools.partial(generate_corpora, recipe=recipe)
+def prepare_sweep(recipe: Recipe, folder: Path, mirror: Path | None, device: str, threads: int | None) -> str:
+    """Prepare the data of all runs, unless they are up to date, and return their fingerprint.
+
+    Raises:
+        NmtkitError: a text cannot be used, or the device is not available.
+    """
+    choose_device(device)  # before the work that does not need it
+    generate = functools.partial(generate_corpora, recipe=recipe, device=device, threads=threads)
     return str(prepare(recipe, folder / "prepared", mirror=mirror, generate=generate).manifest["fingerprint"])
 
 

@@ -590,7 +590,7 @@ def test_processes_under_torchrun_generate_the_same_and_end_where_nothing_is_lef
 
 def test_a_sweep_generates_once_for_all_its_runs(project: Project, translated: list[int]) -> None:
     recipe = project.recipe(BACK)
-    first, second = (prepare_sweep(recipe, project.folder / "sweep", None) for _ in range(2))
+    first, second = (prepare_sweep(recipe, project.folder / "sweep", None, "cpu", 1) for _ in range(2))
     assert first == second == project.prepare(BACK).manifest["fingerprint"]
     assert translated == [1, 1]
 

@@ -81,7 +81,7 @@ def swept(tiny_project: Any, tmp_path_factory: pytest.TempPathFactory) -> Swept:
 
 def make_plan(recipe: Path, rows: Path, folder: Path, *overrides: str, seeds: int = 1) -> tuple[list[PlannedRun], str]:
     loaded, sweep = load_recipe(str(recipe), overrides), read_sweep(rows)
-    return plan(loaded, sweep, sweep.rows, seeds=seeds, scale=False), prepare_sweep(loaded, folder, None)
+    return plan(loaded, sweep, sweep.rows, seeds=seeds, scale=False), prepare_sweep(loaded, folder, None, "cpu", 1)
 
 
 def test_a_failed_run_is_told_and_the_others_go_on(swept: Swept) -> None:
