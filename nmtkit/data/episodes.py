@@ -294,8 +294,6 @@ class Episodes:
                 files = ", ".join(text.name if text else name for name, text in texts)
                 raise DataError(f"data.{role}: there is no episode in {files}")
         train, valid = episodes["train"], episodes["valid"]
-        returns = [episode.total for episode in train]
-        worst = min(returns)
         if isinstance(self._data.valid, int):
             if self._data.valid >= len(train):
                 raise DataError(f"data.valid = {self._data.valid}: there are only {counted(len(train), 'episode')}")
@@ -303,7 +301,8 @@ class Episodes:
             order = np.random.default_rng([self._data.episodes_seed, 1]).permutation(len(train))
             valid = [train[index] for index in sorted(order[: self._data.valid])]
             train = [train[index] for index in sorted(order[self._data.valid :])]
-        before = train
+        before, returns = train, [episode.total for episode in train]
+        worst = min(returns)
         if self._data.best_episodes < 1:
             ranked = sorted(train, key=lambda episode: -episode.total)
             kept = ranked[: max(1, round(self._data.best_episodes * len(ranked)))]

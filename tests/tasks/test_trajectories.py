@@ -341,6 +341,22 @@ def test_the_best_episodes_are_those_above_the_worst(tmp_path: Path) -> None:
     assert prepare(recipe, tmp_path / "run").manifest["pairs"] == {"train": 3}
 
 
+def test_the_best_return_is_that_of_the_training_episodes(tmp_path: Path) -> None:
+    rows = [{"states": [0], "actions": [0], "rewards": [number]} for number in range(5)]
+    best = []
+    for seed in range(4):
+        overrides = ["data.valid=2", f"data.episodes_seed={seed}"]
+        recipe, run = load_recipe(write_project(tmp_path, *from_files(), train=rows), overrides), Run(tmp_path / "run")
+        prepare(recipe, run.folder)
+        facts = Facts.of(run.tokenizer())
+        batch = make_batch(EpisodeData(run.data / "train", recipe, run.tokenizer()), np.arange(3))
+        assert isinstance(batch, EpisodeBatch)
+        returns = (batch.returns[:, 0] * facts.scale).round().tolist()
+        assert (facts.best, facts.worst) == (max(returns), min(returns))
+        best.append(facts.best)
+    assert min(best) < 4  # held out with one of the seeds
+
+
 def test_validation_may_have_actions_that_only_worse_episodes_have(tmp_path: Path) -> None:
     rows = [{"states": [0], "actions": [number % 2], "rewards": [number % 2]} for number in range(20)]
     for valid, actions in ([], ["1"]), (["data.valid=5"], ["0", "1"]):
