@@ -272,7 +272,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
             rows = []
             for change in changes:
                 rows += [
-                    [f"line {change.line}", f"{change.metric} {change.before:.1f} -> {change.after:.1f}"],
+                    [f"line {change.line}", f"{change.metric} {change.before:.4g} -> {change.after:.4g}"],
                     ["source", change.source],
                     ["reference", change.reference],
                     [baseline, change.baseline],

@@ -24,7 +24,6 @@ _NOTE = (
     "validation set, of one checkpoint without averaging (the last one; under patience the best). Of several seeds: "
     "the mean, with the lowest and highest in brackets."
 )
-_PUBLISHED_NOTE = " The paper's numbers are of newstest2013."
 Results = Mapping[str, dict[str, Any]]
 """Results of finished runs by name."""
 
@@ -148,7 +147,7 @@ def result_tables(report: dict[str, Any]) -> list[Table]:
     has_published = any(value is not None for row in report["rows"] for value in row["paper"].values())
     published = _PUBLISHED if has_published else {}
     title = f"{report['title']}; recipe {report['recipe']}"
-    note = _NOTE + _precision_note(report) + (_PUBLISHED_NOTE if has_published else "")
+    note = _NOTE + _precision_note(report)
     rows = []
     for row in report["rows"]:
         encoder, decoder = row["encoder_layers"], row["decoder_layers"]

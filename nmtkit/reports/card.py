@@ -3,6 +3,7 @@
 import re
 
 from nmtkit.config.corpus_entries import languages_of
+from nmtkit.config.data_schema import default_task
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.lines import read_lines
@@ -17,13 +18,15 @@ def card(run: RunFacts) -> str:
     data = run.files["recipe.toml"].get("data", {})
     languages = [", ".join(map(_code, side)) for side in languages_of(data)]
     size = f", {num:,} parameters" if (num := num_parameters(run)) else ""
+    task = data.get("task") or default_task(data.get("text", "plain"))
     kind = f"A model of {languages[1]} text"
     if not run.task.has_text:
         kind = "A model of decisions"
     elif run.task.has_labels:
         kind = f"A model that labels texts in {languages[0]}"
-    elif run.task.has_source and languages[0] != languages[1]:
-        kind = f"A translation model from {' to '.join(languages)}"
+    elif run.task.has_source:
+        is_translation = task == "translation"
+        kind = f"A translation model from {' to '.join(languages)}" if is_translation else f"A model for {_code(task)}"
     recipe = read_lines(Run(run.folder).recipe_file)
     fence = "`" * max(3, _longest_fence(recipe) + 1)
     parts = [

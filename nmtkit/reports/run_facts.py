@@ -22,6 +22,7 @@ from nmtkit.reports.played import PLAYED
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.task import Task
+from nmtkit.text.scripts import words_and_signs
 from nmtkit.training.averaging import read_averaging
 
 FORMS: dict[str, Callable[[Any], str]] = {
@@ -217,7 +218,7 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
         if text.source.is_file() and target.is_file():
             # Not strict, as one sentence is enough; `score` checks that the numbers of lines are equal.
             for pair in zip(read_lines(text.source), read_lines(target), strict=False):
-                if all(5 <= len(side.split()) <= 20 for side in (pair if target_is_text else pair[:1])):
+                if all(5 <= len(words_and_signs(side)) <= 25 for side in (pair if target_is_text else pair[:1])):
                     from_, to = direction if direction and data.has_directions else (None, only)
                     return *pair, to, from_ if data.has_source_tags else None
     return None
