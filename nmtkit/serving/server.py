@@ -72,12 +72,16 @@ async def serve(
     ProcessCollector(registry=registry)
     queue = TranslationQueue(limits, batch_tokens, registry)
     http = HttpServer(lambda request: api.respond(request), limits, registry)
+
+    def unusable(error: OSError | ValueError) -> NmtkitError:
+        reason = str(error.strerror if isinstance(error, OSError) else error).rpartition(": ")[2]
+        reason = reason.rpartition("] ")[2]  # since Python 3.13 it begins with [errno 98]
+        return NmtkitError(f"--host {host} --port {port}: {reason}; choose another address or port")
+
     try:  # before the models are loaded, which takes long
         listener = await asyncio.start_server(http, host, port, start_serving=False)
     except (OSError, ValueError) as error:  # ValueError: of a name that no host can have
-        reason = str(error.strerror if isinstance(error, OSError) else error).rpartition(": ")[2]
-        reason = reason.rpartition("] ")[2]  # since Python 3.13 it begins with [errno 98]
-        raise NmtkitError(f"--host {host} --port {port}: {reason}; choose another address or port") from None
+        raise unusable(error) from None
     stopped = loop.create_future()
 
     def stop(number: signal.Signals) -> None:
@@ -93,7 +97,10 @@ async def serve(
         # After the models are loaded, as nothing would wait for ``stopped`` before, and signals would have no effect.
         for number in signals:
             loop.add_signal_handler(number, stop, number)
-        await listener.start_serving()
+        try:
+            await listener.start_serving()
+        except OSError as error:  # another server has begun to listen since
+            raise unusable(error) from None
         translating = asyncio.create_task(queue.run())
         shown, (_, actual_port, *_) = f"[{host}]" if ":" in host else host, listener.sockets[0].getsockname()
         pairs = ", ".join(map("-".join, itertools.islice(directions, 10)))
