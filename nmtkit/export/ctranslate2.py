@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nmtkit.config.schema import DecodingConfig, ModelConfig
-from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
+from nmtkit.config.schema import ModelConfig
+from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation, source_limit
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import position_table
 from nmtkit.model_folder import LoadedModel
@@ -51,11 +51,12 @@ def unsupported(config: ModelConfig) -> str:
     return ", ".join(found)
 
 
-def num_positions(config: ModelConfig, decoding: DecodingConfig) -> int:
+def num_positions(loaded: LoadedModel) -> int:
     """Return the number of positions of the export: the learned ones, or as many as nmtkit needs by default."""
-    if config.positions == "learned":
-        return config.max_positions
-    return max(MIN_POSITIONS, MAX_SOURCE_TOKENS + 1, longest_translation(decoding, MAX_SOURCE_TOKENS))
+    if loaded.model.config.positions == "learned":
+        return loaded.model.config.max_positions
+    longest_source = max(MAX_SOURCE_TOKENS, source_limit(None, loaded.lengths))
+    return max(MIN_POSITIONS, longest_source + 1, longest_translation(loaded.decoding, longest_source))
 
 
 def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
@@ -81,7 +82,7 @@ def write(folder: Path, loaded: LoadedModel, quantization: str) -> None:
     for side, name, stack in (("source", "encoder", encoder), ("target", "decoder", decoder)):
         table = weights.get(f"positions.{side}")
         if table is None:
-            positions = num_positions(config, loaded.decoding)
+            positions = num_positions(loaded)
             table = position_table(config, positions).to(torch.float32).numpy()
         stack.position_encodings.encodings = table
         if is_pre:

@@ -104,12 +104,13 @@ def export(
         "decoding": loaded.decoding.model_dump(mode="json"),
         "training_lengths": loaded.lengths and loaded.lengths.model_dump(),
         "text": {key: loaded.tokenizer.settings[key] for key in _TEXT_KEYS} | {"target_languages": list(targets)},
-        # The vocabulary for transformers has them without the sign.
-        "target_tags": {
-            code: tag.removeprefix(TAG_SIGN) if to == "huggingface" else tag
-            for code, tag in loaded.tokenizer.settings.get("target_tags", {}).items()
-        },
     }
+    for key in ("source_tags", "target_tags", "target_starts"):
+        # The vocabulary for transformers has them without the sign.
+        manifest[key] = {
+            code: tag.removeprefix(TAG_SIGN) if to == "huggingface" else tag
+            for code, tag in loaded.tokenizer.settings.get(key, {}).items()
+        }
     if is_language_model:
         with write_folder_atomically(folder) as temporary:
             _write_language_model(temporary, loaded, runs, sample_file, manifest)
@@ -165,7 +166,7 @@ def _write_ctranslate2(
     folder: Path, loaded: LoadedModel, sample: ParitySample, ours: dict[int, list[Ids]], manifest: dict[str, Any]
 ) -> dict[str, Any]:
     """Write float32 first, which must pass the check, then the requested format; return the results of the check."""
-    manifest["max_positions"] = ctranslate2.num_positions(loaded.model.config, loaded.decoding)
+    manifest["max_positions"] = ctranslate2.num_positions(loaded)
     manifest["has_learned_positions"] = loaded.model.config.positions == "learned"
     manifest["versions"] = {**versions(), "ctranslate2": importlib.metadata.version("ctranslate2")}
     parity: dict[str, Any] = {}
@@ -201,8 +202,7 @@ def _write_huggingface(
     log.info("converting for transformers and translating the same lines with it")
     huggingface.write(folder, loaded)
     model, tokenizer = huggingface.load(folder)
-    if tokenizer is not None:
-        huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
+    huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
     manifest["versions"] = {**versions(), "transformers": importlib.metadata.version("transformers")}
     parity: dict[str, Any] = {}
     for beam in ours:
@@ -266,6 +266,19 @@ def _readme_of_language_model(manifest: dict[str, Any]) -> str:
     )
 
 
+_LANGUAGE_TOKENS = {
+    "ctranslate2": [
+        "- Before a source, give the token of its language, and as target_prefix that of the translation",
+        "  (`source_tags` and `target_starts` in manifest.json)",
+    ],
+    "huggingface": [
+        "- Set `tokenizer.src_lang` to the language of the source, and give generate the id of that of the translation",
+        "  as `forced_bos_token_id` (`target_starts` in manifest.json)",
+    ],
+}
+"""What README.md says of models whose translations begin with a language, by the library."""
+
+
 def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
     """Return the README of the folder."""
     text, decoding = manifest["text"], manifest["decoding"]
@@ -293,6 +306,7 @@ def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
         f"- Text: {task.description}",
         f"- To be done to each line before: {before}",
         *(f"- First token of the source for a translation to {code}: {tag}" for code, tag in tags.items()),
+        *(_LANGUAGE_TOKENS[manifest["to"]] if manifest["target_starts"] else []),
         *([f"- Only the first {source_limit(None, loaded.lengths)} tokens of a source are read"] if is_cut else []),
         *([f"- To be done to each translation after: {'; '.join(after)}"] if after else []),
         f"- Search it was made for: beam {decoding['beam']}, length penalty {decoding['length_penalty']}, alpha "

@@ -19,8 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig
-from nmtkit.console import log
-from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation
+from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation, source_limit
 from nmtkit.errors import ModelError
 from nmtkit.export.ctranslate2 import unsupported
 from nmtkit.export.foreign_vocabulary import LANGUAGES
@@ -77,7 +76,10 @@ def check(loaded: LoadedModel) -> None:
     missing = []
     if config.positions == "learned":
         missing.append('positions = "learned"')
-    of_class = _OF_M2M100 if config.positions == "fairseq" else {"decoder_start": "bos"}
+    is_m2m100 = config.positions == "fairseq"
+    if is_m2m100 and not settings.get("target_starts"):
+        missing.append('positions = "fairseq" without the subwords and languages of an imported model')
+    of_class = _OF_M2M100 if is_m2m100 else {"decoder_start": "bos"}
     missing += [f"{key} = {json.dumps(value)}" for key in of_class if (value := getattr(config, key)) != of_class[key]]
     if config.share_embeddings != "all":
         missing.append(f'share_embeddings = "{config.share_embeddings}"')
@@ -95,6 +97,9 @@ def check(loaded: LoadedModel) -> None:
         missing.append(f"several target languages ({', '.join(settings['target_tags'])})")
     if missing:
         raise ModelError(f"no transformers model class supports {', '.join(missing)}; choose --format ctranslate2")
+    # find_spec raises an error for a module whose package is missing.
+    if is_m2m100 and (find_spec("google") is None or find_spec("google.protobuf") is None):
+        raise ModelError("transformers needs protobuf for this tokenizer; run `pip install 'nmtkit[huggingface]'`")
 
 
 def their_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
@@ -219,6 +224,9 @@ def write(folder: Path, loaded: LoadedModel) -> None:
     else:
         kind = transformers.PegasusForConditionalGeneration if config.norm == "pre" else transformers.MarianMTModel
     theirs, start = _first_ids(config).index, loaded.tokenizer.target_start
+    longest_source = max(MAX_SOURCE_TOKENS, source_limit(None, loaded.lengths))
+    # Lengths of transformers include the begin symbol and the language, and max_length the end symbol as well.
+    max_length = MAX_LENGTH if decoding.max_length is None else decoding.max_length + 2 + len(start)
     ids: dict[str, Any] = {
         "pad_token_id": theirs(PAD),
         "bos_token_id": theirs(BOS),
@@ -242,7 +250,9 @@ def write(folder: Path, loaded: LoadedModel) -> None:
             activation_dropout=config.ffn_dropout,
             scale_embedding=config.embedding_scale,
             # + 1 for the end symbol of a source, or the begin symbol of a translation
-            max_position_embeddings=max(MAX_SOURCE_TOKENS, longest_translation(decoding, MAX_SOURCE_TOKENS)) + 1,
+            max_position_embeddings=max(
+                longest_source + 1, longest_translation(decoding, longest_source) + 1, max_length
+            ),
             **ids,
         )
     )
@@ -252,12 +262,11 @@ def write(folder: Path, loaded: LoadedModel) -> None:
     assert not absent and not result.unexpected_keys, (absent, result.unexpected_keys)
     # transformers refuses to save a length penalty without a beam.
     penalty = {"length_penalty": 0.0 if decoding.length_penalty == "none" else decoding.alpha}
-    # Lengths of transformers include the begin symbol and the language, and max_length the end symbol as well.
     shortest = decoding.min_length + 1 + len(start) if decoding.min_length else 0
     model.generation_config = transformers.GenerationConfig(
         num_beams=decoding.beam,
         **(penalty if decoding.beam > 1 else {}),
-        max_length=MAX_LENGTH if decoding.max_length is None else decoding.max_length + 2 + len(start),
+        max_length=max_length,
         min_length=shortest,
         no_repeat_ngram_size=decoding.no_repeat_ngram,
         **ids,
@@ -303,7 +312,7 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
         unk_token=SPECIAL_PIECES[UNK],
         eos_token=SPECIAL_PIECES[EOS],
         pad_token=SPECIAL_PIECES[PAD],
-        model_max_length=MAX_SOURCE_TOKENS + 1,
+        model_max_length=max(MAX_SOURCE_TOKENS, source_limit(None, loaded.lengths)) + 1,
         clean_up_tokenization_spaces=False,  # True would remove blanks before punctuation
     ).save_pretrained(str(folder))
 
@@ -323,20 +332,19 @@ def _write_tokenizer_of_m2m100(folder: Path, tokenizer: Tokenizer) -> None:
         config |= {"tokenizer_class": "M2M100Tokenizer", "language_codes": kind}
     else:
         write_json(folder / "special_tokens_map.json", {"additional_special_tokens": codes})
-        config |= {"tokenizer_class": "NllbTokenizer"}
+        # Since version 5, the class takes languages from here, and would give <mask> the id of the first one.
+        ids = {code: entries.index(code) for code in codes}
+        ids["<mask>"] = entries.index("<mask>") if "<mask>" in entries else max(ids.values()) + 1
+        added = {str(index): {"content": entry, "special": True} for entry, index in ids.items()}
+        config |= {"tokenizer_class": "NllbTokenizer", "extra_special_tokens": codes, "added_tokens_decoder": added}
     write_json(folder / "tokenizer_config.json", config)
 
 
-def load(folder: Path) -> "tuple[Model, MarianTokenizer | None]":
-    """Load the model and its tokenizer with transformers, as a user does; None if it cannot convert the tokenizer."""
+def load(folder: Path) -> "tuple[Model, MarianTokenizer]":
+    """Load the model and its tokenizer with transformers, as a user does."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    is_nllb = (folder / "special_tokens_map.json").is_file()
-    # find_spec raises an error for a module whose package is missing.
-    if is_nllb and (find_spec("google") is None or find_spec("google.protobuf") is None):
-        log.warning("the tokenizer is not compared, as transformers needs protobuf to read it")
-        return model.eval(), None
     return model.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 

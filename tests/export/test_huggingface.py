@@ -1,5 +1,6 @@
 """What transformers makes of an exported model: the same logits and ids, or no export."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ import torch
 from tiny_models import LINES, VALID, make_run, tokenizer_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from nmtkit.config.schema import TrainingLengths
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import ModelError
-from nmtkit.export import huggingface
+from nmtkit.export import ctranslate2, huggingface
 from nmtkit.export.export import export
 from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model
@@ -112,6 +114,10 @@ def test_weights_in_another_order_are_refused_and_nothing_is_left(
         ({"d_v": 9}, ["d_v = 9 where d_model / num_heads = 8"]),
         ({"subwords": "none"}, ['subwords = "none"']),
         ({"subwords": "wordpiece"}, ['subwords = "wordpiece"']),
+        (
+            {"norm": "pre", "positions": "fairseq", "decoder_start": "eos", "output_bias": False},
+            ['positions = "fairseq" without the subwords and languages of an imported model'],
+        ),
     ],
 )
 def test_what_transformers_cannot_hold_is_refused_by_name_in_one_line(
@@ -152,6 +158,19 @@ def test_limits_of_a_recipe_are_exported_named_and_off_in_the_check(tmp_path: Pa
     model, tokenizer = huggingface.load(folder)
     [ids] = model.generate(**tokenizer(VALID[:1], return_tensors="pt")).tolist()
     assert 8 <= len(ids) <= 14 and len(set(ids)) == len(ids)
+
+
+def test_long_sources_and_translations_have_positions(run: Path, tmp_path: Path) -> None:
+    lengths = TrainingLengths(longest_source=3000, target_ratio=1.0, multi_sentence_share=1.0, max_source_tokens=3000)
+    loaded = dataclasses.replace(load_model(run / "averaged"), lengths=lengths)
+    huggingface.write(tmp_path, loaded)
+    assert read_json(tmp_path / "config.json")["max_position_embeddings"] >= 3001
+    assert read_json(tmp_path / "tokenizer_config.json")["model_max_length"] == 3001
+    assert ctranslate2.num_positions(loaded) >= 3001
+    long = loaded.decoding.model_copy(update={"max_length": 4000, "max_length_ratio": 1.0})
+    huggingface.write(tmp_path, dataclasses.replace(loaded, decoding=long))
+    assert read_json(tmp_path / "config.json")["max_position_embeddings"] >= 4002
+    assert read_json(tmp_path / "generation_config.json")["max_length"] == 4002
 
 
 def test_the_classes_that_transformers_chooses_itself_are_those_of_the_export(run: Path, exported: Path) -> None:

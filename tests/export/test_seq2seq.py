@@ -13,7 +13,7 @@ import pytest
 import torch
 from foreign_folders import changed_json, write_m2m100, write_marian
 from torch import Tensor
-from transformers import M2M100Tokenizer, MarianMTModel, MarianTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, M2M100Tokenizer, MarianMTModel, MarianTokenizer, PreTrainedModel
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import DecodingConfig, ModelConfig
@@ -565,6 +565,9 @@ def test_an_imported_model_is_exported_with_the_same_translations(pair: Imported
     folder, manifest = export(pair.ours, to, output=tmp_path / "exported", sample_file=sample)
     greedy = manifest["parity"]["greedy"]
     assert (greedy["lines"], greedy["identical"]) == (len(VALID), 1.0)
+    starts = pair.loaded.tokenizer.settings.get("target_starts", {})
+    assert manifest["target_starts"].keys() == manifest["source_tags"].keys() == starts.keys()
+    assert ("`target_starts` in manifest.json" in (folder / "README.md").read_text(encoding="utf-8")) == bool(starts)
     if to == "ctranslate2":
         return
     assert manifest["parity"]["beam"]["identical"] >= 0.5  # the searches differ, the models do not
@@ -574,12 +577,26 @@ def test_an_imported_model_is_exported_with_the_same_translations(pair: Imported
         assert tag in read_json(folder / "vocab.json")
         line = f"- First token of the source for a translation to {code}: {tag}\n"
         assert line in (folder / "README.md").read_text(encoding="utf-8")
+    if pair.kind == "nllb":  # the ids of its languages and of <mask> in transformers are those of the model
+        theirs = AutoTokenizer.from_pretrained(folder)
+        entries = pair.tokenizer.pieces(range(pair.tokenizer.vocab_size("source")), "source")
+        assert [theirs.convert_tokens_to_ids(code) for code in starts] == [entries.index(code) for code in starts]
+        assert theirs.convert_tokens_to_ids("<mask>") == max(map(entries.index, starts)) + 1
     import_model(folder, tmp_path / "back")
     back = load_model(tmp_path / "back")
     assert back.model.config == pair.loaded.model.config
     assert back.tokenizer.fingerprint() == pair.loaded.tokenizer.fingerprint()
     expected = pair.loaded.model.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in back.model.state_dict().items())
+
+
+def test_without_protobuf_its_tokenizer_is_not_exported(
+    of_kind: Callable[[str], Imported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "find_spec", lambda name: None if name == "google" else name)
+    with pytest.raises(ModelError, match="needs protobuf for this tokenizer; run `pip install 'nmtkit"):
+        export(of_kind("nllb").ours, "huggingface", output=tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
 
 
 def test_an_export_to_ctranslate2_is_an_engine_for_languages(tmp_path: Path) -> None:
