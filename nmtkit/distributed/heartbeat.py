@@ -1,8 +1,9 @@
 """Heartbeats of the processes of a training.
 
 A thread of each process increments a count in the key-value store of the group once per second, and reads the counts of
-the others. So a process that was killed, hangs or lost its machine is detected, while a slow one (such as rank 0 while
-it saves) keeps counting. A failing process writes its error to the store for the others.
+the others. So a process that was killed or stopped, or lost its machine, is detected, while a slow one (such as rank 0
+while it saves) keeps counting; one whose computation hangs is detected by the time limit of an exchange. A failing
+process writes its error to the store for the others.
 """
 
 import os
@@ -16,6 +17,7 @@ from datetime import timedelta
 from torch.distributed.distributed_c10d import Store
 
 from nmtkit.console import log
+from nmtkit.errors import NmtkitError
 
 INTERVAL_SECONDS = 1.0
 SILENCE_SECONDS = 40.0
@@ -80,8 +82,12 @@ class Heartbeat:
         except RuntimeError:
             return  # without the store there are no readers either
 
-    def blame(self) -> str:
-        """Name the process to blame for an exchange that failed: one that is silent or has failed."""
+    def blame(self, reason: str = "") -> str:
+        """Name the process to blame for an exchange that failed: one that is silent or has failed.
+
+        Args:
+            reason: what is stated if all processes answer, such as the message of a library.
+        """
         try:
             before = self._read()
             # Every live process counts several times in four intervals; a failed one may store its error only now.
@@ -98,7 +104,7 @@ class Heartbeat:
             return f"{self._name(ended)} ended before the others"
         if silent:
             return f"{self._name(silent)} answers no more: killed, or its machine or network is gone"
-        return "the connection between the processes broke, though all of them answer"
+        return "the connection between the processes broke, though all of them answer" + (reason and f": {reason}")
 
     def _run(self) -> None:
         """Count, and watch the others. Time is measured in own beats, so a machine that slept reports no loss."""
@@ -160,27 +166,42 @@ class Heartbeat:
         return f"process{'es' if len(ranks) > 1 else ''} {numbers} of {self._num_processes}"
 
 
-def meet(store: Store, rank: int, num_processes: int) -> str:
+def meet(store: Store, rank: int, num_processes: int, device: str) -> str:
     """Wait for all processes, and return a common name that no earlier group in the store had.
+
+    Args:
+        device: type of this process's device, which must be that of all.
 
     Under torchrun the store outlives the processes, so a second attempt finds entries of the first, such as addresses
     that no process serves any more. So process 0 generates a name, and the others repeat their registration until
     process 0 confirms it under this name.
+
+    Raises:
+        NmtkitError: processes have devices of different types.
     """
-    own = secrets.token_hex(8)
+    own = f"{secrets.token_hex(8)}-{device}"
     if rank == 0:
         store.set(_MEETING, own)
         guests = [store.get(f"{own}/{other}").decode() for other in range(1, num_processes)]
         store.set(f"{own}/guests", " ".join(guests))
-        return own
+        return _of_one_device(own, guests)
     while True:
         name = store.get(_MEETING).decode()
         store.set(f"{name}/{rank}", own)
         # The name may be that of an earlier attempt, until process 0 of this one has stored its own.
         while store.get(_MEETING).decode() == name:
-            if store.check([f"{name}/guests"]) and own in store.get(f"{name}/guests").decode().split():
-                return name
+            if store.check([f"{name}/guests"]) and own in (guests := store.get(f"{name}/guests").decode().split()):
+                return _of_one_device(name, guests)
             time.sleep(0.02)
+
+
+def _of_one_device(name: str, guests: Sequence[str]) -> str:
+    """Return the name if it and those of the guests end in the same type of device."""
+    devices = [each.rpartition("-")[2] for each in (name, *guests)]
+    if len(set(devices)) > 1:
+        found = ", ".join(f"process {rank}: {device}" for rank, device in enumerate(devices))
+        raise NmtkitError(f"--device: the processes have different devices ({found}); choose --device cpu or cuda")
+    return name
 
 
 def _key(rank: int) -> str:

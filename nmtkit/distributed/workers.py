@@ -289,7 +289,7 @@ class Workers:
         except RuntimeError as error:
             if self.heartbeat is None or not _is_broken_connection(error):
                 raise
-            raise PeerLostError(self.heartbeat.blame() + GOING_ON) from None
+            raise PeerLostError(self.heartbeat.blame(_in_short(error)) + GOING_ON) from None
 
 
 def tokens_per_pass_of(device_type: str) -> int:
@@ -334,7 +334,7 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
         _wait_for_port(os.environ["MASTER_ADDR"], port)
     try:
         store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
-        name = meet(store, rank, num_processes)
+        name = meet(store, rank, num_processes, device.type)
         if device.type == "cuda" and not check_cuda_p2p_ib_support():  # as `accelerate launch` does
             os.environ.setdefault("NCCL_P2P_DISABLE", "1")
             os.environ.setdefault("NCCL_IB_DISABLE", "1")

@@ -27,6 +27,7 @@ from nmtkit.distributed.workers import Workers, check_processes
 from nmtkit.errors import NmtkitError, PeerLostError
 from nmtkit.training.loop import Update
 from nmtkit.training.state import TrainingState
+from tests.conftest import message_of
 from tests.forked import free_port
 from tests.training.updates import VOCAB, largest_difference, random_pairs, run, run_two_processes
 
@@ -316,7 +317,7 @@ def test_all_who_meet_go_by_the_same_new_name_whatever_an_earlier_attempt_left(s
     names: dict[int, list[str]] = {rank: [] for rank in range(3)}
     for attempt in range(3):
         threads = [
-            threading.Thread(target=lambda rank=rank: names[rank].append(meet(stores[rank], rank, 3)))
+            threading.Thread(target=lambda rank=rank: names[rank].append(meet(stores[rank], rank, 3, "cpu")))
             for rank in ((2, 1, 0), (0, 2, 1), (1, 0, 2))[attempt]
         ]
         for thread in threads:
@@ -329,12 +330,30 @@ def test_all_who_meet_go_by_the_same_new_name_whatever_an_earlier_attempt_left(s
     assert len(set(names[0])) == 3
 
 
+def test_processes_with_different_devices_do_not_meet(stores: list[Store]) -> None:
+    faults: dict[int, str] = {}
+
+    def join(rank: int) -> None:
+        faults[rank] = message_of(lambda: meet(stores[rank], rank, 3, "cpu" if rank == 1 else "cuda"), NmtkitError)
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert set(faults.values()) == {
+        "--device: the processes have different devices (process 0: cuda, process 1: cpu, process 2: cuda); choose "
+        "--device cpu or cuda"
+    }
+    assert len(faults) == 3
+
+
 class Blaming(Heartbeat):
     def __init__(self) -> None:
         self.told: list[tuple[str | None, bool]] = []
 
-    def blame(self) -> str:
-        return "process 1 of 2 answers no more"
+    def blame(self, reason: str = "") -> str:
+        return f"process 1 of 2 answers no more: {reason}"
 
     def stop(self, failure: str | None = None, *, is_of_others: bool = False) -> None:
         self.told.append((failure, is_of_others))
@@ -351,12 +370,13 @@ def test_a_broken_exchange_names_the_process_to_blame_and_a_bug_stays_a_bug(monk
     monkeypatch.setattr(torch.distributed, "all_reduce", failing)
     with (
         pytest.raises(
-            PeerLostError, match=r"^process 1 of 2 answers no more; the same command goes on from what was saved$"
+            PeerLostError,
+            match=r"^process 1 of 2 answers no more: \[gloo.* by peer \[127.0.0.1\]:7; the same command goes on from ",
         ),
         workers,
     ):
         workers.sum(torch.ones(2))
-    assert heartbeat.told == [("process 1 of 2 answers no more", True)]
+    assert heartbeat.told == [(f"process 1 of 2 answers no more: {errors[0]}", True)]
     errors[0] = None
     with pytest.raises(RuntimeError, match="sizes do not match"):
         workers.sum_gradients([torch.ones(2)])
