@@ -170,7 +170,7 @@ def initial_weights(
 
 def _is_transferred(name: str, layers: int | None) -> bool:
     """Return whether a parameter is copied with training.init_layers = ``layers``."""
-    if layers is None or name.startswith(("embeddings.", "positions.", "output_bias")):
+    if layers is None or name.startswith(("embeddings.", "inputs.", "input_norm.", "positions.", "output_bias")):
         return True
     layer = re.match(r"(?:encoder|decoder)\.(\d+)\.", name)
     return layer is not None and int(layer[1]) < layers
