@@ -866,6 +866,8 @@ class TestStoredRecipes:
             for steps in (10, 20)
         )
         assert changes_that_matter(old, new) == ["max_steps = 20 (was 10)"]
+        longer = new.model_copy(update={"max_minutes": 9.0, "max_epochs": 3})
+        assert changes_that_matter(new, longer) == []
 
     def test_data_and_cleaning_have_no_harmless_keys(self) -> None:
         data = DataConfig(source_language="en", target_language="de", train=("builtin/train",))

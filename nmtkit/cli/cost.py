@@ -175,8 +175,9 @@ def _training_pairs(recipe: Recipe, run: "Run") -> "tuple[PairData, tuple[int, i
 
     if run.is_prepared():
         stored = run.recipe(recipe.name)
-        # `prepare` cuts the texts of labels; other sequences are cut when training begins.
-        kept = {} if recipe.data.has_labels else {"sequence_length": recipe.data.sequence_length}
+        # `prepare` cuts the texts of labels, and episodes; other sequences are cut when training begins.
+        is_cut = recipe.data.has_labels or not task_of(recipe.data).has_text
+        kept = {} if is_cut else {"sequence_length": recipe.data.sequence_length}
         changes = differences(stored.data.model_copy(update=kept), recipe.data)
         if not changes and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()

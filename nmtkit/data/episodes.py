@@ -124,6 +124,12 @@ class EpisodeData(PairData):
 
     def __init__(self, folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> None:
         self.folder, self.is_joined, self._facts = folder, True, Facts.of(tokenizer)
+        num_values, most = len(self._facts.values), recipe.model.return_values
+        if bool(num_values) != bool(most) or num_values > most:
+            raise DataError(
+                f"{folder}: prepared with another model.return_values ({num_values or 'no'} values of returns-to-go, "
+                f"and now {most or 'none'}); prepare the run again"
+            )
         states, actions, returns, ends, numbers = (_load(folder / f"{name}.npy") for name in _FILES)
         self._states, self._actions, self._returns = states, actions, returns
         fits = len(ends) > 0 and len(ends) == len(numbers)

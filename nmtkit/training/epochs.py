@@ -8,7 +8,8 @@ from typing import Any
 
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
-from nmtkit.data.shards import PairData
+from nmtkit.data.shards import PairData, sha256_of_ids
+from nmtkit.data.stages import fingerprint_of
 from nmtkit.data.subword_epochs import Draw, is_drawn, start
 from nmtkit.data.windows import WindowEpochs, training_data
 from nmtkit.distributed.cpu import threads_each
@@ -170,4 +171,6 @@ def training_pairs(
         )  # fmt: skip
     if not recipe.training.subword_sampling or isinstance(prepared, WindowEpochs):
         return prepared
-    return SampledEpochs(prepared, recipe, run, manifest["fingerprint"], workers, wants_to_stop)
+    # With the ids, as the same text may give others where it was prepared again.
+    prepared_as = fingerprint_of(manifest["fingerprint"], sha256_of_ids(manifest))
+    return SampledEpochs(prepared, recipe, run, prepared_as, workers, wants_to_stop)

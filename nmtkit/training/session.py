@@ -7,6 +7,7 @@ _Session.run            begin or resume, settle micro-batches, predict
   _end                  validation and checkpoint of the last update, where they were not due
 """
 
+import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -177,7 +178,7 @@ class _Session:
                 self._run.store_recipe(stored.model_copy(update=changes))
             return TrainingResult(progress.step, limit)
         with closing(self._data):
-            if limit is None:
+            if progress.reason_to_stop(training) is None:
                 self._settle()
             if self._workers.is_main:
                 self._run.store_recipe(self._recipe)
@@ -237,7 +238,7 @@ class _Session:
         choices = training.patience_epochs, training.patience_validations, training.keep_best > 1
         kinds = ("steps", "epochs", "minutes")
         every = [[getattr(training, f"{event}_every_{kind}") for event in ("validate", "checkpoint")] for kind in kinds]
-        if self._validator is not None and any(choices) and not any(a and b and a % b == 0 for a, b in every):
+        if self._validator is not None and any(choices) and not any(a and b and _is_multiple(a, b) for a, b in every):
             log.warning(
                 "not every validation comes with a checkpoint, so the best model may not be kept; let validate_every_* "
                 "be a multiple of checkpoint_every_*, in the same unit"
@@ -326,7 +327,7 @@ class _Session:
         checkpoint_is_due = _is_due("checkpoint", training, update, progress)
         if training.validate_every_minutes and training.checkpoint_every_minutes:
             # Their clocks begin after the work before, so else both would hardly ever fall on one update.
-            is_multiple = training.validate_every_minutes % training.checkpoint_every_minutes == 0
+            is_multiple = _is_multiple(training.validate_every_minutes, training.checkpoint_every_minutes)
             checkpoint_is_due |= validation_is_due and is_multiple
         if checkpoint_is_due:
             self._check_space(update)
@@ -465,6 +466,11 @@ class _Session:
                 if update is not None and free_bytes(self._run.resume_folder) >= state_bytes:
                     self._save_state(unfinished=update)
                 raise
+
+
+def _is_multiple(interval: float, of: float) -> bool:
+    """Return whether one interval is a multiple of another, such as 0.6 minutes of 0.2."""
+    return math.isclose(interval / of, max(1, round(interval / of)), rel_tol=1e-9)
 
 
 def _is_due(what: str, training: TrainingConfig, update: Update, progress: Progress) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError
@@ -264,8 +264,15 @@ def sum_of_state(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def _check_progress(value: Any) -> None:
+    try:
+        Progress(**value)
+    except TypeError as error:  # keys are missing, or unknown
+        raise ValueError(error) from None
+
+
 def _read_json(folder: Path) -> dict[str, Any]:
-    shape = {"sha256": str, "progress": dict, "files": dict}
+    shape = {"sha256": str, "progress": _check_progress, "files": dict, "recipe?": Recipe.model_validate}
     saved: dict[str, Any] = read_json(folder / "state.json", shape, ModelError)
     if saved["sha256"] != sum_of_state(saved):
         raise ModelError(f"{folder / 'state.json'}: damaged (its contents do not match its own checksum)")

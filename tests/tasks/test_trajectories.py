@@ -341,6 +341,27 @@ def test_the_best_episodes_are_those_above_the_worst(tmp_path: Path) -> None:
     assert prepare(recipe, tmp_path / "run").manifest["pairs"] == {"train": 3}
 
 
+def test_data_with_other_values_of_returns_than_the_recipe_are_refused(tmp_path: Path) -> None:
+    rows = [{"states": [0], "actions": [0], "rewards": [number]} for number in range(3)]
+    run = Run(tmp_path / "run")
+    for prepared, trained in ((0, 2), (3, 0), (3, 2)):
+        path = write_project(tmp_path, *from_files(), train=rows)
+        prepare(load_recipe(path, [f"model.return_values={prepared}", "data.sequence_length=1"]), run.folder)
+        recipe = load_recipe(path, [f"model.return_values={trained}", "data.sequence_length=1"])
+        with pytest.raises(DataError, match=r"prepared with another model\.return_values .* prepare the run again"):
+            EpisodeData(run.data / "train", recipe, run.tokenizer())
+
+
+def test_cost_does_not_take_episodes_that_were_cut_to_another_length(tmp_path: Path) -> None:
+    rows = [{"states": [0] * 3, "actions": [0] * 3, "rewards": [1] * 3}]
+    path, run = write_project(tmp_path, *from_files(), train=rows), tmp_path / "run"
+    prepare(load_recipe(path), run)
+    options = ["--run-dir", str(run), "--device-type", "cpu", "--rate", "1"]
+    assert run_command("cost", path, *options).code == 0
+    changed = run_command("cost", path, *options, "--set", "data.sequence_length=2")
+    assert (changed.code, "the lengths of its episodes are not known" in changed.err) == (1, True)
+
+
 def test_the_best_return_is_that_of_the_training_episodes(tmp_path: Path) -> None:
     rows = [{"states": [0], "actions": [0], "rewards": [number]} for number in range(5)]
     best = []

@@ -14,6 +14,7 @@ from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
 from nmtkit.training import averaging
+from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import COUNTS, Search, Tried, average, candidates, choose_checkpoints, search
 from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
@@ -125,6 +126,14 @@ def test_a_stopped_search_goes_on_and_one_of_other_checkpoints_begins_anew(
     shutil.rmtree(run / "checkpoints" / "step-00000002")
     first, *_, last = all_of(run, tiny)
     assert (len(first.tried), len(last.tried)) == (0, len(candidates(4)))
+
+
+def test_averages_are_not_validated_on_other_subwords(
+    trained: Path, tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "fingerprint", lambda self: "another version's")
+    with pytest.raises(DataError, match=r"data has other subwords than .*step-00000010; put the old"):
+        all_of(trained, tiny)
 
 
 def test_of_equal_scores_the_smaller_average_is_the_best() -> None:

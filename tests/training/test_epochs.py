@@ -1,6 +1,7 @@
 """Subword sampling in training: every epoch has its own subwords, and an interrupted run is the same run."""
 
 import dataclasses
+import json
 import os
 import platform
 import shutil
@@ -167,6 +168,20 @@ def test_processes_that_do_not_share_the_folder_are_refused(
 def epochs(project: TinyProject, run: Path, workers: Workers | None = None) -> TrainingPairs:
     recipe = load_recipe(str(project.recipe), [SAMPLING, "training.max_epochs=1"])
     return training_pairs(recipe, Run(run), read_json(run / "data" / "manifest.json"), workers or project.workers())
+
+
+def test_other_ids_of_the_same_text_are_sampled_anew(tiny: TinyProject, run: Path) -> None:
+    epochs(tiny, run).of_epoch(0)
+    manifest = read_json(run / "data" / "manifest.json")
+    same = epochs(tiny, run)
+    same._begin(0)
+    assert same._sampler is None  # complete, so nothing is started
+    manifest["files"]["tokenizer/tokenizer.json"] = "another version's"
+    (run / "data" / "manifest.json").write_text(json.dumps(manifest))
+    again = epochs(tiny, run)
+    again._begin(0)
+    assert again._sampler is not None
+    again.close()
 
 
 def test_the_prediction_goes_by_the_subwords_of_the_first_epoch(tiny: TinyProject, run: Path) -> None:

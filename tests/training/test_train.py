@@ -131,6 +131,16 @@ class TestStops:
         assert tiny.train(run).step == STEPS
         assert determined(run) == determined(uninterrupted)
 
+    def test_a_last_validation_that_was_stopped_is_made_without_data_for_another_update(
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            call_at(patch, validation, "batch_loss", 1, ask)
+            assert tiny.train(run, "training.max_steps=5").signal == signal.SIGTERM
+        monkeypatch.setattr(session._Session, "_settle", lambda self: pytest.fail("for no update"))
+        assert tiny.train(run, "training.max_steps=5").step == 5
+        assert "valid_nll" in metrics_without_time(run)[-1]
+
     def test_a_stop_during_the_translations_of_a_validation_gives_them_up(
         self, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -567,14 +577,43 @@ class TestData:
         with pytest.raises(NmtkitError, match="the data are not those that this run began with; put its old"):
             tiny.train(trained, "training.max_steps=16")
 
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"progress": {"news": 1}}, "unexpected keyword argument 'news'"),
+            ({"recipe": {"data": {}}}, "validation errors for Recipe"),
+        ],
+    )
+    def test_a_state_of_another_version_is_told(
+        self, tiny: TinyProject, trained: Path, changes: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for folder in Run(trained).resume_states():
+            saved = read_json(folder / "state.json", dict)
+            for key, value in changes.items():
+                saved[key] = saved[key] | value if key == "progress" else value
+            write_json(folder / "state.json", saved | {"sha256": state.sum_of_state(saved)})
+        with pytest.raises(ModelError, match="every saved state is damaged"):
+            tiny.train(trained, "training.max_steps=16")
+        assert message in caplog.text and "was written by another version of nmtkit" in caplog.text
 
+    def test_a_state_without_a_key_of_this_version_is_told(self, tiny: TinyProject, trained: Path) -> None:
+        for folder in Run(trained).resume_states():
+            saved = read_json(folder / "state.json", dict)
+            del saved["ids_sha256"]
+            write_json(folder / "state.json", saved | {"sha256": state.sum_of_state(saved)})
+        with pytest.raises(ModelError, match="saved by another version of nmtkit, without ids_sha256; go on with that"):
+            tiny.train(trained, "training.max_steps=16")
+
+
+@pytest.mark.parametrize("interval", [(2, 1), (1.2, 0.4)])
 def test_a_validation_in_minutes_comes_with_a_checkpoint_where_its_interval_is_a_multiple(
-    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch, interval: tuple[float, float]
 ) -> None:
-    clock = itertools.count(step=25.0)
+    clock = itertools.count(step=11.0 * interval[0])
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    minutes = ("training.validate_every_minutes=2", "training.checkpoint_every_minutes=1", "training.keep_last=20")
-    tiny.train(run, *minutes)
+    events = zip(("validate", "checkpoint"), interval, strict=True)
+    minutes = [f"training.{event}_every_minutes={value}" for event, value in events]
+    tiny.train(run, *minutes, "training.keep_last=20")
     validated = [line["step"] for line in metrics_without_time(run) if "valid_nll" in line]
     scores = {
         folder.name: read_json(folder / "provenance.json", dict)["valid_nll"] for folder in Run(run).checkpoints()
