@@ -307,6 +307,7 @@ class BlockExaminer:
         sides = source, target = block.readers(self._errors)
         broken_rules, checks_overlap = self._examiner.broken_rules, bool(self._valid or self._test)
         # Running text has many equal short lines, so its lines are compared only where the recipe asks for it.
+        known = {"overlap_valid": self._valid, "overlap_test": self._test}
         of_text = [rule for rule in ("overlap_valid", "overlap_test") if self._actions[rule] != "keep"]
         words: tuple[list[int], list[int]] = [], []
         lengths: tuple[list[int], list[int]] = [], []
@@ -329,13 +330,17 @@ class BlockExaminer:
                 key = key_of(*pair)
                 source_keys.append(key_of(pair[0], *self._direction))
                 pair_keys.append(key_of(*pair, *self._direction) if self._direction else key)
+                overlaps: list[str] = []  # rules to check
                 if checks_overlap and (state or (of_text and not self._examiner.compares_sides and pair[1] != NEWLINE)):
-                    known = {"overlap_valid": self._valid, "overlap_test": self._test}
-                    rules += [rule for rule in (known if state else of_text) if key in known[rule]]
+                    overlaps = [*known] if state else of_text
+                    rules += [rule for rule in overlaps if key in known[rule]]
                 cleaned: tuple[str, str] | None = pair
                 if rules:
                     state |= TOO_LONG if "too_long" in rules else 0
                     cleaned = self._apply(rules, number, *pair, result)
+                    if cleaned is not None and cleaned != pair:  # what is fixed may be a pair of these sets, too
+                        new = [rule for rule in overlaps if rule not in rules and key_of(*cleaned) in known[rule]]
+                        cleaned = self._apply(new, number, *cleaned, result) if new else cleaned
                 if cleaned is not None and not self._check_only:
                     state |= SPOOLED
                     if rules and not self._has_labels and self._examiner.is_too_long(*cleaned):

@@ -320,6 +320,16 @@ class TestRules:
         corpus.prepare("cleaning.overlap_test=drop")
         assert "overlap" not in caplog.text
 
+    @pytest.mark.parametrize(("action", "overlap"), [("fix", 1), ("keep", 0)])
+    def test_a_pair_that_a_fix_makes_one_of_the_test_set_is_left_out(
+        self, corpus: Corpus, action: str, overlap: int
+    ) -> None:
+        corpus.write("news", [(b"Tom & Jerry", b"Tom und Jerry & Co")])
+        corpus.write("train", [*encoded(CLEAN), (b"Tom &amp; Jerry", b"Tom und Jerry &amp; Co")])
+        report = corpus.prepare("cleaning.overlap_test=drop", f"cleaning.html_entity={action}")
+        assert counts(report).get("overlap_test", 0) == overlap
+        assert report["pairs"]["kept"] == len(CLEAN) + 1 - overlap
+
 
 class TestLineCounts:
     def test_a_lost_line_is_named(self, corpus: Corpus) -> None:
