@@ -99,7 +99,12 @@ def command(
         ),
     ] = None,
     batch_tokens: Annotated[
-        int | None, Option(min=1, help="Maximum source tokens per batch.  [default: 2048; torch on a GPU: 16384]")
+        int | None,
+        Option(
+            min=1,
+            help="Maximum source tokens per batch.  [default: 2048; torch on a GPU: 16384; fewer with more than 8 "
+            "hypotheses or samples]",
+        ),
     ] = None,
     processes: Annotated[int, Option(min=1, help="Number of processes; needs --input and --output.")] = 1,
     engine: Annotated[

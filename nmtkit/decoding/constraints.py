@@ -262,14 +262,17 @@ def _suppress_early_ends(
     alive = (log_probs > -math.inf).tolist()
     reach = [slot.held + slot.possible for slot in slots]
     reachable = max(ended, *(tokens for tokens, is_alive in zip(reach, alive, strict=True) if is_alive), 0)
+    ends: dict[int, Tensor] = {}
     for slot, (tokens, state) in enumerate(zip(reach, slots, strict=True)):
         if tokens < reachable:
             scores[slot] = -math.inf
         elif state.held < reachable:
-            end = scores[slot, EOS].clone()
+            ends[slot] = scores[slot, EOS].clone()
             scores[slot, EOS] = -math.inf
-            if scores[slot].amax() == -math.inf:  # at the maximum length only the end symbol may follow
-                scores[slot, EOS] = end
+    # Of all slots: a well-formed output (`whole_trees`) that can only end is dropped where others can go on.
+    if scores.amax() == -math.inf:  # at the maximum length only the end symbol may follow
+        for slot, end in ends.items():
+            scores[slot, EOS] = end
     return reachable
 
 

@@ -7,7 +7,7 @@ that of finished = "beside" in decoding/search.py, whatever the setting is (docs
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,7 +215,9 @@ class CTranslate2Translator(Engine):
             max_source_tokens=request.max_source_tokens, split=request.split, first_line=request.first_line,
             before=request.before, source_language=request.source_language, target_language=request.target_language,
         )  # fmt: skip
-        if request != plain:
+        # Only what has an effect, as an empty list is no tuple.
+        names = [field.name for field in fields(request) if getattr(request, field.name)]
+        if any(getattr(request, name) != getattr(plain, name) for name in names):
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
         if self.decoding.beam > 1 and self.decoding.coverage_penalty:
             raise DataError("CTranslate2 has a different coverage penalty; use beam 1 or the torch engine")

@@ -29,7 +29,7 @@ from nmtkit.text.terms import kept_spans
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import UNK
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which is no character; some programs decode invalid UTF-8 to such halves."""
 
 
@@ -148,7 +148,7 @@ class Engine(ABC):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
         lines = [*map(without_line_end, lines)]
         for number, line in enumerate(lines, request.first_line):
-            if bad := _SURROGATE.search(line):
+            if bad := SURROGATE.search(line):
                 raise DataError(f"line {number} is not valid UTF-8: {bad.group()!r} in it")
             if fault := self.task.source_fault(line):
                 raise DataError(f"line {number} {fault}")
@@ -324,7 +324,7 @@ class Engine(ABC):
         if not texts:
             return []
         texts = [*map(without_line_end, texts)]
-        if bad := next((text for text in texts if _SURROGATE.search(text)), None):
+        if bad := next((text for text in texts if SURROGATE.search(text)), None):
             raise DataError(f"{location}the {kind} {bad!r} is not valid UTF-8")
         normalized = [self.tokenizer.normalize(self.task.target_part(text), "target") for text in texts]
         encoded = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
@@ -367,12 +367,19 @@ class Engine(ABC):
             # `row` comes first: the iteration ends with it, before an entry of the next line is taken from `sources`.
             for sentence, ids in zip(row, sources, strict=False):
                 cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
-                of_parts = [sentence] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
+                # Terms and spans stand in the text as it is, not in what its tokens give back.
+                read = sentence if len(ids) <= begin else self.tokenizer.decode(ids[:begin], "source")
+                of_parts = [read] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
                 wanted = [self._wanted(part, request, forbidden) for part in of_parts]
                 if len(cut) > 1:  # what a cut goes through belongs to the first part, as a whole
-                    whole = self._wanted(self.tokenizer.decode(ids[:begin], "source"), request, forbidden)
+                    whole = self._wanted(read, request, forbidden)
                     wanted = [tuple(entry for entry in of_part if entry in whole) for of_part in wanted]
-                    wanted[0] += tuple(entry for entry in whole if not any(entry in of_part for of_part in wanted))
+                    found = [entry for of_part in wanted for entry in of_part]
+                    for entry in whole:  # several terms may want the same
+                        if entry in found:
+                            found.remove(entry)
+                        else:
+                            wanted[0] += (entry,)
                 parts += [(part, of_part, len(ids) > begin) for part, of_part in zip(cut, wanted, strict=True)]
             for number, (part, of_part, is_cut) in enumerate(parts):
                 num_words = len(words) if len(parts) == 1 else sum(self.tokenizer.word_starts(part, "source"))

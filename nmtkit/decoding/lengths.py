@@ -42,10 +42,14 @@ def length_penalty(kind: Literal["wu", "length", "none"], alpha: float) -> Lengt
     raise ValueError(f"a length penalty is wu, length or none, not {kind}")
 
 
-def longest_translation(decoding: DecodingConfig, source_tokens: int) -> int:
-    """Return the maximum length of a translation in tokens, without the end symbol."""
+def longest_translation(decoding: DecodingConfig, source_tokens: int, sentences: int = 1) -> int:
+    """Return the maximum length of a translation in tokens, without the end symbol.
+
+    Args:
+        sentences: number of translations in it, with separators between, each of at most `decoding.max_length`.
+    """
     limit = int(source_tokens * decoding.max_length_ratio) + decoding.max_length_offset
-    return limit if decoding.max_length is None else min(limit, decoding.max_length)
+    return limit if decoding.max_length is None else min(limit, (decoding.max_length + 1) * sentences - 1)
 
 
 def source_limit(stated: int | None, lengths: TrainingLengths | None) -> int:
@@ -84,8 +88,8 @@ def cut_source(
     if len(ids) <= longest:
         return [ids] if ids else []
     # Every segment needs the tag, which is one of its tokens.
-    if ids[0] in tokenizer.tag_ids and longest > 1:
-        return [[ids[0], *segment] for segment in cut_source(tokenizer, ids[1:], longest - 1, lengths)]
+    if ids[0] in tokenizer.tag_ids and len(ids) > 1:
+        return [[ids[0], *segment] for segment in cut_source(tokenizer, ids[1:], max(1, longest - 1), lengths)]
     starts_word = tokenizer.word_starts(ids, "source")
     sentences = _sentence_starts(tokenizer.pieces(ids, "source"), starts_word, tokenizer.languages[0])
     is_filled = lengths is None or lengths.multi_sentence_share >= _USUAL_SHARE

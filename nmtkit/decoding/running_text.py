@@ -17,6 +17,7 @@ from nmtkit.console import counted, log
 from nmtkit.data.batch import batch_of_texts, pad
 from nmtkit.data.batching import cut_by_padded_tokens
 from nmtkit.decoding.constraints import no_repeated_ngrams
+from nmtkit.decoding.engine import SURROGATE
 from nmtkit.decoding.forced import ForcedScore, scoring_type, token_log_probs
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.request import Sampling
@@ -211,8 +212,11 @@ class Generator:
             sampling: None to search for the ``count`` most probable ones instead.
 
         Raises:
-            DataError: prompt and continuation are longer than the model's sequences, which only sampling allows.
+            DataError: prompt and continuation are longer than the model's sequences, which only sampling allows, or the
+                prompt contains half of a surrogate pair.
         """
+        if bad := SURROGATE.search(prompt):
+            raise DataError(f"the prompt is not valid UTF-8: {bad.group()!r} in it")
         tokenizer = self._loaded.tokenizer
         ids = token_ids(self._loaded, prompt.split("\n"), ends=False).tolist()
         if not ids:  # a text begins after a line end

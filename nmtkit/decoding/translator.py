@@ -241,8 +241,11 @@ class Translator(Engine):
 
     def _max_length(self, segment: Segment) -> int:
         """Return the maximum length in tokens: by the settings, but at least that of prefix and required phrases."""
-        read = len(segment.ids) - (0 if self._generates_context else segment.context)
-        limit = longest_translation(self.decoding, read)
+        if self._generates_context:
+            sentences = segment.ids.count(self._separators[0]) + 1
+            limit = longest_translation(self.decoding, len(segment.ids), sentences)
+        else:
+            limit = longest_translation(self.decoding, len(segment.ids) - segment.context)
         limit = max(limit, len(segment.prefix) + sum(max(map(len, phrase)) for phrase in segment.phrases))
         limit += len(self.tokenizer.target_start)
         if self._most_positions is None:

@@ -199,9 +199,16 @@ def test_scores_are_those_of_the_lines_own_translation(
 
 def test_a_search_that_ends_within_the_context_gives_nothing() -> None:
     translator = translator_of("both")
-    translator.decoding = translator.decoding.model_copy(update={"max_length": 1})
+    translator.decoding = translator.decoding.model_copy(update={"max_length_ratio": 0.0, "max_length_offset": 1})
     first, second = (found for [found] in translator.translations(SENTENCES[:2], TranslationRequest()))
     assert (len(first.pieces), second.text, second.hit_limit) == (1, "", True)
+
+
+def test_max_length_is_that_of_each_translation_with_its_context() -> None:
+    translator = translator_of("both")
+    translator.decoding = translator.decoding.model_copy(update={"max_length": 2})
+    segments = translator._segments(SENTENCES[:3], TranslationRequest())
+    assert [translator._max_length(segment) for segment in segments] == [2, 5, 8]  # separators count
 
 
 def test_forced_scores_read_the_pairs_before() -> None:

@@ -72,6 +72,7 @@ def test_each_segment_of_a_long_source_has_all_tags() -> None:
     parts = cut_source(tokenizer, ids, 12)
     assert len(parts) > 2
     assert all(part[:2] == ids[:2] and len(part) <= 12 for part in parts)
+    assert all(part[:2] == ids[:2] and len(part) == 3 for part in cut_source(tokenizer, ids, 1))
 
 
 def test_without_a_choice_nothing_is_encoded_and_the_known_codes_are_listed() -> None:

@@ -1,11 +1,14 @@
 """The constraint under which a search generates trees over the words of its source, and nothing else."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.corpora.trees import Tree, linearise, parsed, words
+from nmtkit.decoding.constraints import required_phrases
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.search import SearchOptions, beam_search
 from nmtkit.errors import ModelError
@@ -84,6 +87,28 @@ def test_what_is_found_is_a_tree_over_as_many_words(pieces: list[str], seed: int
         assert not {"(", ")"} & set(tokens), "each bracket has a label"
         if pieces is WHOLE:
             assert not parsed(" ".join(["a"] * count), said)[1]
+
+
+@pytest.mark.parametrize("n_best", [1, 4])
+def test_a_tree_that_can_only_end_does_not_hide_those_with_a_required_phrase(n_best: int) -> None:
+    (verb,) = spelled("(VP")
+    trees = {tree: spelled(tree) for tree in ("(S XX )S", "(S (VP XX )VP )S")}
+    chances = {"(S XX )S": 0.9, "(S (VP XX )VP )S": 0.1}
+
+    def table(_sentence: int, history: tuple[int, ...]) -> torch.Tensor:
+        scores = torch.full((len(PIECES),), -9.0)
+        for tree, ids in trees.items():
+            if tuple(ids[: len(history)]) == history:
+                scores[[*ids, EOS][len(history)]] = math.log(chances[tree])
+        return scores.log_softmax(0)
+
+    constraint = whole_trees(TreePieces(PIECES, EOS), [1])
+    options = SearchOptions(n_best, constraints=(constraint,), select=required_phrases([[((verb,),)]], [12]))
+    [[best, *_]] = beam_search(
+        TableStepper(table, range(1)), [12], beam=4, penalty=length_penalty("wu", 1.0), suppressed=FORBIDDEN,
+        options=options,
+    )  # fmt: skip
+    assert text_of(PIECES, best.ids) == "(S (VP XX )VP )S"
 
 
 @settings(deadline=None, max_examples=60)

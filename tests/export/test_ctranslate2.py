@@ -78,6 +78,8 @@ def test_greedy_translations_of_every_kind_of_model_are_the_same(tmp_path: Path,
     assert len(set(expected)) > 5, "translations have to depend on their source"
     ties = len(manifest["parity"]["greedy"]["near_ties"])
     assert sum(one != other for one, other in zip(found, expected, strict=True)) <= ties
+    empty = TranslationRequest(prefixes=[], required=[], forbidden=[], keep=[])  # lists, which are no tuples
+    assert [best.text for [best] in engine(folder, beam=1).translations(LINES, empty)] == found
 
 
 def test_a_tag_is_said_by_neither_engine_however_likely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

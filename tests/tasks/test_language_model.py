@@ -337,6 +337,12 @@ def test_continuations_are_those_of_the_model(trained: Path) -> None:
         list(generator.continuations("abcde", 15, None))
 
 
+def test_a_prompt_that_is_not_utf_8_is_refused(trained: Path) -> None:
+    generator = Generator(load_model(find_model(trained)), 16, DecodingConfig())
+    with pytest.raises(DataError, match=r"the prompt is not valid UTF-8: '\\udcff' in it"):
+        next(generator.continuations("a \udcff", 3, None))
+
+
 def test_a_prompt_is_read_as_the_target_that_it_is_in_training(trained: Path) -> None:
     loaded, found = load_model(find_model(trained)), []
     for parameter in loaded.model.parameters():
