@@ -13,9 +13,13 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from random import Random
 
+from nmtkit.text.vocabulary import LONGEST_CACHED
+
 _WORD_BEGIN = "\u2581"
 _CACHED_WORDS = 50_000
-"""Maximum number of words whose merges or lattices are cached, 3 to 5 kB each."""
+"""Maximum number of words whose merges or lattices are cached, 3 to 9 kB each."""
+_MOST_PAIRS = 1_000_000
+"""Number of pairs of pieces from which their scores are forgotten."""
 
 Uniform = Callable[[], float]
 """Function that returns the next random number in [0, 1)."""
@@ -68,7 +72,10 @@ class BpeDropout:
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
-        states, positions, ids = self._plain_merges(word)
+        if len(self._joined) > _MOST_PAIRS:
+            self._joined.clear()
+        merges = self._plain_merges if len(word) <= LONGEST_CACHED else self._make_plain_merges
+        states, positions, ids = merges(word)
         # The first k merges are all kept with probability (1 - dropout)^k.
         stop, probability, step = uniform(), 1 - self._dropout, 0
         while step < len(positions) and stop < probability:
@@ -123,7 +130,7 @@ class UnigramSampling:
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
-        lattice = self._lattice(word)
+        lattice = (self._lattice if len(word) <= LONGEST_CACHED else self._make_lattice)(word)
         ids: list[int] = []
         end = len(word)
         while end > 0:

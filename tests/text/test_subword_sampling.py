@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.text import subword_sampling
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
 from nmtkit.text.tokenizer import Tokenizer
@@ -81,6 +82,19 @@ def test_a_long_word_does_not_vanish() -> None:
     word = "abc" * 2000
     ids = UnigramSampling(INDEX, [score * 100 for score in LOG_PROBS], 1.0).sample(word, random.Random(1).random)
     assert "".join(PIECES[index] for index in ids) == word
+
+
+@pytest.mark.parametrize("kind", [BpeDropout, UnigramSampling])
+def test_long_words_take_no_memory(kind: type[BpeDropout | UnigramSampling], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subword_sampling, "_MOST_PAIRS", 3)
+    sampler, rng = kind(INDEX, RANKS, 0.5), random.Random(1)
+    for word in ("abcab", "abc" * 20, "bcabc", "cab" * 20):
+        ids = sampler.sample(word, rng.random)
+        assert "".join(PIECES[index] for index in ids) == word
+    cache = sampler._plain_merges if isinstance(sampler, BpeDropout) else sampler._lattice
+    assert cache.cache_info().currsize == 2
+    if isinstance(sampler, BpeDropout):
+        assert len(sampler._joined) < 20
 
 
 def test_what_is_no_text_stays_and_parts_words() -> None:
