@@ -29,10 +29,13 @@ def sampled_continuations(seeds: Sequence[tuple[int, ...]], sampling: Sampling) 
         if log_probs.size(1) == 1:  # the first step: all samples continue the empty hypothesis
             origins = torch.zeros_like(origins)
         rows = torch.arange(len(sentences), device=step.device)[:, None]
-        likely = _truncated(step / sampling.temperature, sampling.top_k, sampling.top_p)  # [sentences, live, vocab]
+        scaled = step if sampling.temperature == 1 else step / sampling.temperature
+        likely = _truncated(scaled, sampling.top_k, sampling.top_p)  # [sentences, live, vocab]
         dtype = widest_float(step.device)
         # In float32, cumulative sums near 1 have steps of 6e-8, so tokens of less probability could not be sampled.
-        cumulative = likely.to(dtype).softmax(2).cumsum(2)[rows, origins]  # [sentences, beam, vocab]
+        cumulative = likely.softmax(2).cumsum(2, dtype=dtype)
+        if cumulative.size(1) != beam:
+            cumulative = cumulative[rows, origins]  # [sentences, beam, vocab]
         uniform = torch.from_numpy(np.stack([generators[sentence].random(beam) for sentence in sentences])).to(dtype)
         # A threshold strictly below the sum, so that the token at which it is exceeded has a positive probability.
         total = cumulative[:, :, -1]

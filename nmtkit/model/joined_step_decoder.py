@@ -32,12 +32,12 @@ class Seen(NamedTuple):
 
     Attributes:
         keys, values: [rows, heads, key, d_k or d_v]; a row is a sentence or a hypothesis.
-        mask: True where they may be seen [rows, key].
+        bias: summand of the scores: 0 where they may be seen, else -inf [rows, key]; None: everywhere.
     """
 
     keys: Tensor
     values: Tensor
-    mask: Tensor
+    bias: Tensor | None
 
     def at(self, index: Int[Tensor, "rows key"]) -> list[Tensor]:
         """Return the keys and the values at these places."""
@@ -73,7 +73,7 @@ class _Cache:
     ) -> Seen:
         """Add the new token of each hypothesis, number ``step`` of its own ones; return those that it sees."""
         own_keys, own_values = self._store(keys, values, step)
-        return Seen(own_keys, own_values, torch.ones(len(keys), step + 1, dtype=torch.bool, device=keys.device))
+        return Seen(own_keys, own_values, None)
 
     def _store(self, keys: Tensor, values: Tensor, step: int, num_slots: int = sys.maxsize) -> list[Tensor]:
         """Put a token into slot ``step`` modulo ``num_slots``; return keys and values of all slots in use."""
@@ -96,7 +96,7 @@ class _Cache:
         """Reorder hypotheses, and keep only these sentences (None: all)."""
         self._own = [tensor.index_select(0, rows) for tensor in self._own]
         if sentences is not None:
-            self.source = Seen(*(tensor.index_select(0, sentences) for tensor in self.source))
+            self.source = Seen(*(tensor.index_select(0, sentences) for tensor in self.source if tensor is not None))
 
 
 class _NearCache(_Cache):
@@ -113,7 +113,7 @@ class _NearCache(_Cache):
         self._positions = first[:, None] + torch.arange(width, device=lengths.device)  # [sentences, key]
         # Positions after the end of a source get a valid index here and are masked below.
         keys, values = source.at(self._positions.clamp(max=max(0, source.keys.size(2) - 1)))
-        super().__init__(Seen(keys, values, self._positions < lengths[:, None]))
+        super().__init__(Seen(keys, values, mask_bias(self._positions < lengths[:, None], keys.dtype)))
 
     def _first_seen(self, position: Int[Tensor, " sentences"]) -> Int[Tensor, " sentences"]:
         """Return the first position that the token at a position sees."""
@@ -122,14 +122,17 @@ class _NearCache(_Cache):
         return (begin - self._window.before).clamp(min=0)
 
     def source_seen(self, position: Tensor) -> Seen:
-        return self.source._replace(mask=self.source.mask & (self._positions >= self._first_seen(position)[:, None]))
+        assert self.source.bias is not None
+        bias = mask_bias(self._positions >= self._first_seen(position)[:, None], self.source.keys.dtype)
+        return self.source._replace(bias=self.source.bias + bias)
 
     def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Seen:
         own_keys, own_values = self._store(keys, values, step, self._num_slots)
         slots = torch.arange(min(step + 1, self._num_slots), device=keys.device)
         age = (step - slots) % self._num_slots  # how many tokens ago that of a slot came
         is_near = position[:, None] - age >= self._first_seen(position)[:, None]  # [sentences, slot]
-        return Seen(own_keys, own_values, is_near.repeat_interleave(len(keys) // len(position), 0))
+        bias = mask_bias(is_near, keys.dtype).repeat_interleave(len(keys) // len(position), 0)
+        return Seen(own_keys, own_values, bias)
 
     def on_source(self, weights: Tensor, width: int) -> Tensor:
         positions = self._positions.clamp(max=width - 1).repeat_interleave(len(weights) // len(self._positions), 0)
@@ -156,7 +159,8 @@ class _CompressedCache(_Cache):
             memory = attention.memory(*memory)
         begins = self._size * torch.arange(memory[0].size(2), device=lengths.device)
         # Own tokens see complete groups only, and a first position only where there is a source.
-        super().__init__(Seen(*memory, (begins <= lengths[:, None]) & (lengths[:, None] > 0)))
+        seen = (begins <= lengths[:, None]) & (lengths[:, None] > 0)
+        super().__init__(Seen(*memory, mask_bias(seen, memory[0].dtype)))
         # Zeros: unused slots are multiplied by weights of 0, and uninitialised memory could hold infinity or NaN.
         self._own = pending + [
             tensor.new_zeros(*tensor.shape[:2], _FIRST_CAPACITY, tensor.size(3)) for tensor in pending
@@ -178,7 +182,7 @@ class _CompressedCache(_Cache):
             pairs = zip(linears, self._own[:2], strict=True)
             groups = [linear(pending.transpose(1, 2).flatten(1)) for linear, pending in pairs]
             self._append([group.unflatten(1, (self._attention.num_heads, -1)) for group in groups], is_complete)
-        return Seen(own_keys, own_values, mask.repeat_interleave(beam, 0))
+        return Seen(own_keys, own_values, mask_bias(mask, own_keys.dtype).repeat_interleave(beam, 0))
 
     def _append(self, groups: list[Tensor], chosen: Bool[Tensor, " sentences"]) -> None:
         """Append to the memory of all hypotheses of the chosen sentences."""
@@ -241,7 +245,8 @@ class JoinedStepDecoder:
         values: Float[Tensor, "sentences heads key d_v"],
     ) -> Float[Tensor, "sentences heads key d_v"]:
         """Keep the keys and values of the sources in a layer, and return the results of its heads."""
-        config, attention, seen = self._model.config, self.layers[number].attention, Seen(keys, values, mask)
+        config, attention = self._model.config, self.layers[number].attention
+        seen = Seen(keys, values, mask_bias(mask, keys.dtype))
         kind = config.attention_kind(number)
         if kind == "full":
             caches.append(_Cache(seen))
@@ -298,15 +303,17 @@ class JoinedState:
         """Return the results of a layer's heads for the next position of each hypothesis."""
         own, source = cache.add(keys[:, :, 0], values[:, :, 0], position, self.length), cache.source_seen(position)
         rows, heads, _, d_k = queries.shape
-        sentences, width = source.mask.shape
+        sentences, width = source.keys.size(0), source.keys.size(2)
         shape = (sentences, rows // sentences, heads)
         queries = queries[:, :, 0] * d_k**-0.5
         # The hypotheses of a sentence are queries to its one set of keys and values.
         by_sentence = queries.view(*shape, d_k).transpose(1, 2)
         to_source = torch.matmul(by_sentence, source.keys.transpose(2, 3))  # [sentences, heads, beam, key]
-        to_source += mask_bias(source.mask, to_source.dtype)[:, None, None]
+        if source.bias is not None:
+            to_source += source.bias[:, None, None]
         to_own = torch.matmul(queries[:, :, None], own.keys.transpose(2, 3))[:, :, 0]  # [rows, heads, key]
-        to_own += mask_bias(own.mask, to_own.dtype)[:, None]
+        if own.bias is not None:
+            to_own += own.bias[:, None]
         # One softmax over both parts. Their keys stay apart, as joining them would copy the source's per hypothesis.
         scores = torch.cat([to_source.transpose(1, 2).reshape(rows, heads, width), to_own], 2)
         on_source, on_own = torch.softmax(scores, 2).split([width, to_own.size(2)], 2)

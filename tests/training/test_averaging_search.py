@@ -13,8 +13,8 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_model, step_of
 from nmtkit.run import Run
-from nmtkit.training import averaging
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.training import averaging
 from nmtkit.training.averaging import COUNTS, Search, Tried, average, candidates, choose_checkpoints, search
 from nmtkit.training.session import train
 from nmtkit.training.validation import Validator
