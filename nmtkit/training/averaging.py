@@ -268,7 +268,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
     if not (run.data / "valid").is_dir():
         raise DataError(f"{run_dir}: there is no validation set to compare averages on; train with data.valid")
     if run.tokenizer().fingerprint() != description["tokenizer_sha256"]:
-        raise DataError(f"{run.data} has other subwords than {run.checkpoints()[-1]}; put the old {run.data} back")
+        raise DataError(f"{run.data} has other subwords than {folders[-1]}; put the old {run.data} back")
     made_from = {  # everything that decides the results
         "checkpoints": _sources(folders),
         "data_fingerprint": read_manifest(run.data)["fingerprint"],

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from nmtkit.config.recipe import changes_that_matter, differences
 from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig, TrainingLengths, read_lengths
 from nmtkit.console import counted
@@ -194,12 +196,16 @@ def resume(
 def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, manifest: dict[str, Any]) -> None:
     """Raise NmtkitError unless a resume state was made with the same data and equivalent settings."""
     needed = ("recipe", "init_sha256", "data_fingerprint", "ids_sha256", "meter", "unfinished")
-    if missing := [key for key in (*needed, "validated", "checkpointed") if key not in saved]:
-        raise ModelError(
-            f"{run.resume_folder}: saved by another version of nmtkit, without {', '.join(missing)}; go on with that "
-            "version, or take another --run-dir"
+    fault = ", ".join(key for key in (*needed, "validated", "checkpointed") if key not in saved)
+    try:
+        stored = recipe if fault else Recipe.model_validate(saved["recipe"])
+    except ValidationError as error:
+        fault = str(error).partition("\n")[0]
+    if fault:
+        raise NmtkitError(
+            f"{run.resume_folder}: saved by another version of nmtkit ({fault}); go on with that version, or take "
+            "another --run-dir"
         )
-    stored = Recipe.model_validate(saved["recipe"])
     changes = [f"model.{change}" for change in differences(stored.model, recipe.model)]
     changes += [f"training.{change}" for change in changes_that_matter(stored.training, recipe.training)]
     if changes:

@@ -178,7 +178,9 @@ class _Session:
                 self._run.store_recipe(stored.model_copy(update=changes))
             return TrainingResult(progress.step, limit)
         with closing(self._data):
-            if progress.reason_to_stop(training) is None:
+            # A repeated validation may be better than all before, but makes no room under a limit.
+            lasting = training.model_copy(update={"patience_epochs": None, "patience_validations": None})
+            if limit is None and progress.reason_to_stop(lasting) is None:
                 self._settle()
             if self._workers.is_main:
                 self._run.store_recipe(self._recipe)

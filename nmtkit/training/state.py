@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import remove_folder, sha256_of, sha256_of_files, write_folder_atomically
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.decoder_only import build_model
@@ -264,18 +264,19 @@ def sum_of_state(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _check_progress(value: Any) -> None:
-    try:
-        Progress(**value)
-    except TypeError as error:  # keys are missing, or unknown
-        raise ValueError(error) from None
-
-
 def _read_json(folder: Path) -> dict[str, Any]:
-    shape = {"sha256": str, "progress": _check_progress, "files": dict, "recipe?": Recipe.model_validate}
+    shape = {"sha256": str, "progress": dict, "files": dict}
     saved: dict[str, Any] = read_json(folder / "state.json", shape, ModelError)
     if saved["sha256"] != sum_of_state(saved):
         raise ModelError(f"{folder / 'state.json'}: damaged (its contents do not match its own checksum)")
+    try:
+        Progress(**saved["progress"])
+    except TypeError as error:  # keys are missing, or unknown
+        # No ModelError: an undamaged state is not passed over.
+        raise NmtkitError(
+            f"{folder}: saved by another version of nmtkit ({error}); go on with that version, or take another "
+            "--run-dir"
+        ) from None
     return saved
 
 
