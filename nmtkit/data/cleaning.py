@@ -338,7 +338,8 @@ class BlockExaminer:
                 if rules:
                     state |= TOO_LONG if "too_long" in rules else 0
                     cleaned = self._apply(rules, number, *pair, result)
-                    if cleaned is not None and cleaned != pair:  # what is fixed may be a pair of these sets, too
+                    # What is fixed may be a pair of these sets, too; a line that is blank by now is none of them.
+                    if cleaned is not None and cleaned != pair and cleaned[1] != NEWLINE:
                         new = [rule for rule in overlaps if rule not in rules and key_of(*cleaned) in known[rule]]
                         cleaned = self._apply(new, number, *cleaned, result) if new else cleaned
                 if cleaned is not None and not self._check_only:

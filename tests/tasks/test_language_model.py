@@ -25,6 +25,7 @@ from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, token_ids, trained_length
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.json_toml import read_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.pipeline import _score_running_texts
@@ -193,6 +194,15 @@ def test_lines_of_test_texts_are_dropped_where_the_recipe_asks_for_it(tmp_path: 
         manifest = prepare(load_recipe(recipe, settings), tmp_path / action).manifest
         assert manifest["cleaning"].get("overlap_test", 0) == count
         assert manifest["pairs"]["train"] == 6 + 3 + 30 - count  # blank lines stay, although the test text has one
+
+
+def test_a_line_that_a_fix_makes_blank_is_none_of_a_test_text(tmp_path: Path) -> None:
+    path = write_project(tmp_path, train="abcde fghij\n<b>\nklmno\n" * 20, valid="vwxyz abc\n\nde\n" * 9)
+    for overlap in ("drop", "error"):
+        recipe = load_recipe(path, ["cleaning.markup=fix", f"cleaning.overlap_test={overlap}"])
+        prepare(recipe, tmp_path / overlap)
+        rules = read_json(tmp_path / overlap / "data" / "report.json")["rules"]
+        assert (rules["markup"]["count"], rules["overlap_test"]["count"]) == (20, 0)
 
 
 def test_texts_are_mixed_by_their_tokens(tmp_path: Path) -> None:
