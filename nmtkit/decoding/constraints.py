@@ -270,7 +270,7 @@ def _suppress_early_ends(
             ends[slot] = scores[slot, EOS].clone()
             scores[slot, EOS] = -math.inf
     # Of all slots: a well-formed output (`whole_trees`) that can only end is dropped where others can go on.
-    if scores.amax() == -math.inf:  # at the maximum length only the end symbol may follow
+    if ends and scores.amax() == -math.inf:  # at the maximum length only the end symbol may follow
         for slot, end in ends.items():
             scores[slot, EOS] = end
     return reachable

@@ -216,8 +216,9 @@ class CTranslate2Translator(Engine):
             before=request.before, source_language=request.source_language, target_language=request.target_language,
         )  # fmt: skip
         # Only what has an effect, as an empty list is no tuple.
-        names = [field.name for field in fields(request) if getattr(request, field.name)]
-        if any(getattr(request, name) != getattr(plain, name) for name in names):
+        if any(
+            (value := getattr(request, each.name)) and value != getattr(plain, each.name) for each in fields(request)
+        ):
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
         if self.decoding.beam > 1 and self.decoding.coverage_penalty:
             raise DataError("CTranslate2 has a different coverage penalty; use beam 1 or the torch engine")

@@ -367,19 +367,18 @@ class Engine(ABC):
             # `row` comes first: the iteration ends with it, before an entry of the next line is taken from `sources`.
             for sentence, ids in zip(row, sources, strict=False):
                 cut = cut_source(self.tokenizer, ids[:begin], longest, self.lengths) if words else []
-                # Terms and spans stand in the text as it is, not in what its tokens give back.
-                read = sentence if len(ids) <= begin else self.tokenizer.decode(ids[:begin], "source")
-                of_parts = [read] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
+                of_parts = [sentence] if len(cut) == 1 else [self.tokenizer.decode(part, "source") for part in cut]
                 wanted = [self._wanted(part, request, forbidden) for part in of_parts]
                 if len(cut) > 1:  # what a cut goes through belongs to the first part, as a whole
-                    whole = self._wanted(read, request, forbidden)
+                    whole = self._wanted(self.tokenizer.decode(ids[:begin], "source"), request, forbidden)
                     wanted = [tuple(entry for entry in of_part if entry in whole) for of_part in wanted]
-                    found = [entry for of_part in wanted for entry in of_part]
-                    for entry in whole:  # several terms may want the same
-                        if entry in found:
-                            found.remove(entry)
-                        else:
-                            wanted[0] += (entry,)
+                    wanted[0] += tuple(entry for entry in whole if not any(entry in of_part for of_part in wanted))
+                    # And so does what stands in the text, but not in what the tokens give back.
+                    given = {self.tokenizer.normalize(entry.texts[0], "target") for entry in whole}
+                    wanted[0] += tuple(
+                        entry for entry in self._wanted(sentence, request, forbidden) if len(ids) <= begin
+                        and self.tokenizer.normalize(entry.texts[0], "target") not in given
+                    )  # fmt: skip
                 parts += [(part, of_part, len(ids) > begin) for part, of_part in zip(cut, wanted, strict=True)]
             for number, (part, of_part, is_cut) in enumerate(parts):
                 num_words = len(words) if len(parts) == 1 else sum(self.tokenizer.word_starts(part, "source"))

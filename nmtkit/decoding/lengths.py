@@ -46,7 +46,7 @@ def longest_translation(decoding: DecodingConfig, source_tokens: int, sentences:
     """Return the maximum length of a translation in tokens, without the end symbol.
 
     Args:
-        sentences: number of translations in it, with separators between, each of at most `decoding.max_length`.
+        sentences: number of translations in it, with separators between, of `decoding.max_length` on average.
     """
     limit = int(source_tokens * decoding.max_length_ratio) + decoding.max_length_offset
     return limit if decoding.max_length is None else min(limit, (decoding.max_length + 1) * sentences - 1)
@@ -57,6 +57,11 @@ def source_limit(stated: int | None, lengths: TrainingLengths | None) -> int:
     if lengths is None:
         return stated or MAX_SOURCE_TOKENS
     return stated or lengths.max_source_tokens or lengths.longest_source
+
+
+def longest_exported_source(lengths: TrainingLengths | None) -> int:
+    """Return the number of source tokens for which an export has positions."""
+    return max(MAX_SOURCE_TOKENS, source_limit(None, lengths))
 
 
 def splits_sentences(split: Split, lengths: TrainingLengths | None) -> bool:
@@ -83,7 +88,8 @@ def cut_source(
     many sentences as fit.
 
     Returns:
-        The segments in order, each with the source's tag if it has one; [] for a source without tokens.
+        The segments in order, each with the source's tags, which count up to ``longest`` - 1; [] for a source without
+        tokens.
     """
     if len(ids) <= longest:
         return [ids] if ids else []
