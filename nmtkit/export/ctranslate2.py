@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from nmtkit.config.schema import ModelConfig
-from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation, source_limit
+from nmtkit.decoding.lengths import longest_exported_source, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import position_table
 from nmtkit.model_folder import LoadedModel
@@ -55,7 +55,7 @@ def num_positions(loaded: LoadedModel) -> int:
     """Return the number of positions of the export: the learned ones, or as many as nmtkit needs by default."""
     if loaded.model.config.positions == "learned":
         return loaded.model.config.max_positions
-    longest_source = max(MAX_SOURCE_TOKENS, source_limit(None, loaded.lengths))
+    longest_source = longest_exported_source(loaded.lengths)
     return max(MIN_POSITIONS, longest_source + 1, longest_translation(loaded.decoding, longest_source))
 
 

@@ -269,7 +269,7 @@ def _readme_of_language_model(manifest: dict[str, Any]) -> str:
 _LANGUAGE_TOKENS = {
     "ctranslate2": [
         "- Before a source, give the token of its language, and as target_prefix that of the translation",
-        "  (`source_tags` and `target_starts` in manifest.json)",
+        "  (`source_tags` and `target_starts` in manifest.json); drop the first token of the result",
     ],
     "huggingface": [
         "- Set `tokenizer.src_lang` to the language of the source, and give generate the id of that of the translation",

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig
-from nmtkit.decoding.lengths import MAX_SOURCE_TOKENS, longest_translation, source_limit
+from nmtkit.decoding.lengths import longest_exported_source, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.export.ctranslate2 import unsupported
 from nmtkit.export.foreign_vocabulary import LANGUAGES
@@ -97,8 +97,9 @@ def check(loaded: LoadedModel) -> None:
         missing.append(f"several target languages ({', '.join(settings['target_tags'])})")
     if missing:
         raise ModelError(f"no transformers model class supports {', '.join(missing)}; choose --format ctranslate2")
+    is_nllb = any(not token.endswith("__") for token in settings.get("target_starts", {}).values())
     # find_spec raises an error for a module whose package is missing.
-    if is_m2m100 and (find_spec("google") is None or find_spec("google.protobuf") is None):
+    if is_nllb and (find_spec("google") is None or find_spec("google.protobuf") is None):
         raise ModelError("transformers needs protobuf for this tokenizer; run `pip install 'nmtkit[huggingface]'`")
 
 
@@ -224,7 +225,7 @@ def write(folder: Path, loaded: LoadedModel) -> None:
     else:
         kind = transformers.PegasusForConditionalGeneration if config.norm == "pre" else transformers.MarianMTModel
     theirs, start = _first_ids(config).index, loaded.tokenizer.target_start
-    longest_source = max(MAX_SOURCE_TOKENS, source_limit(None, loaded.lengths))
+    longest_source = longest_exported_source(loaded.lengths)
     # Lengths of transformers include the begin symbol and the language, and max_length the end symbol as well.
     max_length = MAX_LENGTH if decoding.max_length is None else decoding.max_length + 2 + len(start)
     ids: dict[str, Any] = {
@@ -250,9 +251,7 @@ def write(folder: Path, loaded: LoadedModel) -> None:
             activation_dropout=config.ffn_dropout,
             scale_embedding=config.embedding_scale,
             # + 1 for the end symbol of a source, or the begin symbol of a translation
-            max_position_embeddings=max(
-                longest_source + 1, longest_translation(decoding, longest_source) + 1, max_length
-            ),
+            max_position_embeddings=max(longest_source, longest_translation(decoding, longest_source), max_length) + 1,
             **ids,
         )
     )
@@ -312,7 +311,7 @@ def _write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
         unk_token=SPECIAL_PIECES[UNK],
         eos_token=SPECIAL_PIECES[EOS],
         pad_token=SPECIAL_PIECES[PAD],
-        model_max_length=max(MAX_SOURCE_TOKENS, source_limit(None, loaded.lengths)) + 1,
+        model_max_length=longest_exported_source(loaded.lengths) + 1,
         clean_up_tokenization_spaces=False,  # True would remove blanks before punctuation
     ).save_pretrained(str(folder))
 
