@@ -388,7 +388,7 @@ class TestBases:
         assert (other.data.valid, other.data.test) == ((), ())
         overridden = folder.load('base = "parent.toml"\n', 'data.train=["wmt14/europarl-v7"]')
         assert (overridden.data.valid, overridden.data.test) == ((), ())
-        told = "--set data.train: data.valid and data.test of the recipe do not fit other corpora; set them, too"
+        told = "--set data.train leaves out the recipe's valid and test; set that, too"
         assert caplog.messages == [told]
         folder.load('base = "parent.toml"\n', 'data.train=["wmt14/europarl-v7"]', "data.valid=20", "data.test=20")
         assert caplog.messages == [told]
@@ -402,6 +402,9 @@ class TestBases:
         base = 'base = "stored.toml"\n[data]\ntarget_language = '
         assert folder.load(f'{base}"fr"\n').data.source_language == "fr"
         assert folder.load(f'{base}"fr"\nsource_language = "en"\n').data.source_language == "en"
+        folder.write(to_toml(folder.load(f'{base}"fr"\nsource_language = "en"\n')), "two.toml")
+        of_two = folder.load('base = "two.toml"\n[data]\ntarget_language = "es"\n').data
+        assert (of_two.source_language, of_two.target_language) == ("en", "es")
 
     def test_a_stored_recipe_can_be_the_base_of_another_task(self, folder: Folder) -> None:
         folder.write(to_toml(load_recipe("gpt-gutenberg")), "lm.toml")

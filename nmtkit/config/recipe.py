@@ -147,21 +147,22 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
         if "train" in values.get("data", {}):
             train = values["data"]["train"]
             plays = isinstance(train, list) and ENVIRONMENT in train
-            inherited = [
+            dropped = [
                 key for key in (("valid", "test") if plays else ("valid", "test", "environment"))
                 if merged.get("data", {}).pop(key, None) and key not in values["data"]
             ]  # fmt: skip
-            if inherited and layer.name == _SET:
-                stated = " and ".join(f"data.{key}" for key in inherited)
-                log.warning("--set data.train: %s of the recipe do not fit other corpora; set them, too", stated)
+            if dropped and layer.name == _SET:
+                log.warning("--set data.train leaves out the recipe's %s; set that, too", " and ".join(dropped))
         # What a stored recipe states of these follows from its task.
         if {"task", "label_type", "states", "actions"} & values.get("data", {}).keys():
             for key in ("head", "vector_states"):
                 merged.get("model", {}).pop(key, None)
             _forget_task(merged, values["data"].get("task"))
-        of_data = {**merged.get("data", {}), **values.get("data", {})}
-        if of_data.get("task") == SUMMARY and "target_language" in values.get("data", {}):
-            merged.get("data", {}).pop("source_language", None)  # it is that of the target, unless stated beside it
+        stated, inherited = values.get("data", {}), merged.get("data", {})
+        is_summary = {**inherited, **stated}.get("task") == SUMMARY
+        has_one = "task" in stated or inherited.get("source_language") == inherited.get("target_language")
+        if is_summary and has_one and "target_language" in stated:
+            inherited.pop("source_language", None)  # a summary is in the language of its source, unless stated
         for section, content in values.items():
             target = merged.setdefault(section, {})
             for rival in (rival for key in content for rival in _rivals(key)):
@@ -434,7 +435,8 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
     """Return the changes of [training] with which a run cannot continue, as they affect updates already made."""
     # These decide when a run saves, reports and stops, but not what an update computes.
-    harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_", "max_epochs", "max_min"]
+    harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
+    harmless += ["max_epochs", "max_minutes"]
     if new.schedule not in ENDING_SCHEDULES:
         # The learning rate of these schedules does not depend on where the training ends.
         harmless.append("max_steps")
