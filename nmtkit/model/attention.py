@@ -200,6 +200,7 @@ class MultiHeadAttention(nn.Module):
         # One name for scores and weights, so that only one of these large tensors is held at a time.
         weights = torch.matmul(queries * keys.size(3) ** -0.5, keys.transpose(2, 3))  # [batch, heads, query, key]
         if causal:
+            assert mask is None
             mask = torch.ones(weights.shape[2:], dtype=torch.bool, device=weights.device).tril_()
         if mask is not None:
             weights += mask_bias(mask, weights.dtype)
@@ -213,7 +214,7 @@ class MultiHeadAttention(nn.Module):
 def mask_bias(mask: Bool[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
     """Return the summand of scores that masks them: 0 where a key may be attended to, else minus infinity.
 
-    To add it takes a quarter of the time of filling by the mask, which torch does not vectorize, forward and backward.
+    An addition takes a quarter of the time of `masked_fill`, which torch does not vectorize, and its gradient no time.
     """
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 

@@ -32,12 +32,12 @@ class Seen(NamedTuple):
 
     Attributes:
         keys, values: [rows, heads, key, d_k or d_v]; a row is a sentence or a hypothesis.
-        bias: summand of the scores: 0 where they may be seen, else -inf [rows, key]; None: everywhere.
+        bias: summand of the scores: 0 where they may be seen, else -inf [rows, key].
     """
 
     keys: Tensor
     values: Tensor
-    bias: Tensor | None
+    bias: Tensor
 
     def at(self, index: Int[Tensor, "rows key"]) -> list[Tensor]:
         """Return the keys and the values at these places."""
@@ -45,6 +45,10 @@ class Seen(NamedTuple):
             tensor.gather(2, index[:, None, :, None].expand(-1, tensor.size(1), -1, tensor.size(3)))
             for tensor in (self.keys, self.values)
         ]
+
+
+Own = tuple[Tensor, Tensor, Tensor | None]
+"""Own keys and values of hypotheses [rows, heads, key, d_k or d_v] and their bias; None: all may be seen."""
 
 
 class _Cache:
@@ -70,10 +74,10 @@ class _Cache:
         values: Float[Tensor, "rows heads d_v"],
         position: Int[Tensor, " sentences"],
         step: int,
-    ) -> Seen:
+    ) -> Own:
         """Add the new token of each hypothesis, number ``step`` of its own ones; return those that it sees."""
         own_keys, own_values = self._store(keys, values, step)
-        return Seen(own_keys, own_values, None)
+        return own_keys, own_values, None
 
     def _store(self, keys: Tensor, values: Tensor, step: int, num_slots: int = sys.maxsize) -> list[Tensor]:
         """Put a token into slot ``step`` modulo ``num_slots``; return keys and values of all slots in use."""
@@ -96,7 +100,7 @@ class _Cache:
         """Reorder hypotheses, and keep only these sentences (None: all)."""
         self._own = [tensor.index_select(0, rows) for tensor in self._own]
         if sentences is not None:
-            self.source = Seen(*(tensor.index_select(0, sentences) for tensor in self.source if tensor is not None))
+            self.source = Seen(*(tensor.index_select(0, sentences) for tensor in self.source))
 
 
 class _NearCache(_Cache):
@@ -122,17 +126,16 @@ class _NearCache(_Cache):
         return (begin - self._window.before).clamp(min=0)
 
     def source_seen(self, position: Tensor) -> Seen:
-        assert self.source.bias is not None
         bias = mask_bias(self._positions >= self._first_seen(position)[:, None], self.source.keys.dtype)
         return self.source._replace(bias=self.source.bias + bias)
 
-    def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Seen:
+    def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Own:
         own_keys, own_values = self._store(keys, values, step, self._num_slots)
         slots = torch.arange(min(step + 1, self._num_slots), device=keys.device)
         age = (step - slots) % self._num_slots  # how many tokens ago that of a slot came
         is_near = position[:, None] - age >= self._first_seen(position)[:, None]  # [sentences, slot]
         bias = mask_bias(is_near, keys.dtype).repeat_interleave(len(keys) // len(position), 0)
-        return Seen(own_keys, own_values, bias)
+        return own_keys, own_values, bias
 
     def on_source(self, weights: Tensor, width: int) -> Tensor:
         positions = self._positions.clamp(max=width - 1).repeat_interleave(len(weights) // len(self._positions), 0)
@@ -167,7 +170,7 @@ class _CompressedCache(_Cache):
         ]
         self._num_groups = torch.zeros_like(lengths)  # of own memory, per sentence
 
-    def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Seen:
+    def add(self, keys: Tensor, values: Tensor, position: Tensor, step: int) -> Own:
         beam = len(keys) // len(position)
         slot = (position % self._size).repeat_interleave(beam)[:, None, None, None]
         for tensor, new in zip(self._own[:2], (keys, values), strict=True):
@@ -182,7 +185,7 @@ class _CompressedCache(_Cache):
             pairs = zip(linears, self._own[:2], strict=True)
             groups = [linear(pending.transpose(1, 2).flatten(1)) for linear, pending in pairs]
             self._append([group.unflatten(1, (self._attention.num_heads, -1)) for group in groups], is_complete)
-        return Seen(own_keys, own_values, mask_bias(mask, own_keys.dtype).repeat_interleave(beam, 0))
+        return own_keys, own_values, mask_bias(mask, own_keys.dtype).repeat_interleave(beam, 0)
 
     def _append(self, groups: list[Tensor], chosen: Bool[Tensor, " sentences"]) -> None:
         """Append to the memory of all hypotheses of the chosen sentences."""
@@ -301,7 +304,8 @@ class JoinedState:
         values: Float[Tensor, "rows heads 1 d_v"],
     ) -> Float[Tensor, "rows heads 1 d_v"]:
         """Return the results of a layer's heads for the next position of each hypothesis."""
-        own, source = cache.add(keys[:, :, 0], values[:, :, 0], position, self.length), cache.source_seen(position)
+        own_keys, own_values, own_bias = cache.add(keys[:, :, 0], values[:, :, 0], position, self.length)
+        source = cache.source_seen(position)
         rows, heads, _, d_k = queries.shape
         sentences, width = source.keys.size(0), source.keys.size(2)
         shape = (sentences, rows // sentences, heads)
@@ -309,16 +313,15 @@ class JoinedState:
         # The hypotheses of a sentence are queries to its one set of keys and values.
         by_sentence = queries.view(*shape, d_k).transpose(1, 2)
         to_source = torch.matmul(by_sentence, source.keys.transpose(2, 3))  # [sentences, heads, beam, key]
-        if source.bias is not None:
-            to_source += source.bias[:, None, None]
-        to_own = torch.matmul(queries[:, :, None], own.keys.transpose(2, 3))[:, :, 0]  # [rows, heads, key]
-        if own.bias is not None:
-            to_own += own.bias[:, None]
+        to_source += source.bias[:, None, None]
+        to_own = torch.matmul(queries[:, :, None], own_keys.transpose(2, 3))[:, :, 0]  # [rows, heads, key]
+        if own_bias is not None:
+            to_own += own_bias[:, None]
         # One softmax over both parts. Their keys stay apart, as joining them would copy the source's per hypothesis.
         scores = torch.cat([to_source.transpose(1, 2).reshape(rows, heads, width), to_own], 2)
         on_source, on_own = torch.softmax(scores, 2).split([width, to_own.size(2)], 2)
         of_source = torch.matmul(on_source.view(*shape, width).transpose(1, 2), source.values)
-        of_own = torch.matmul(on_own[:, :, None], own.values)
+        of_own = torch.matmul(on_own[:, :, None], own_values)
         if keep:
             weights = cache.on_source(on_source.mean(1), self.source_width)  # [rows, source]
             total = weights.sum(1, keepdim=True)
