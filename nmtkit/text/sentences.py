@@ -12,9 +12,10 @@ _MARKS = f".!?\u2026\u203c\u203d\u2047\u2048\u2049\u061f\u06d4\u0964\u0965\u0589
 _OPENING = "\u201c\u2018\u300c\u300e\u300a\uff08("
 """Opening quotes and brackets; closing ones belong to the sentence before."""
 _BETWEEN = re.compile(
-    # Possessive, and only from the first of several marks, so that a line of nothing but marks takes linear time. In
-    # French, and in text that is split into words, a blank stands before a closing quote or bracket, too.
-    rf"(?<![{_MARKS}])([{_MARKS}]++)"
+    # Possessive, and only from the first of several marks, so that a line of nothing but marks takes linear time. The
+    # pattern begins with a mark, not with the lookbehind, so that `re` finds candidates fast. In French, and in text
+    # that is split into words, a blank stands before a closing quote or bracket, too.
+    rf"([{_MARKS}](?<![{_MARKS}].)[{_MARKS}]*+)"
     rf"(?:[^\w\s{_MARKS}]*+\s++(?:[\u00bb\u201d)\]]++\s++)?+(?=\S)"
     rf"|(?<=[{_WIDE}])[^\w\s{_MARKS}{_OPENING}]*+(?=[{_OPENING}]*+\w))"
 )
