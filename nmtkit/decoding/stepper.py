@@ -55,11 +55,9 @@ class ModelStepper:
     def step(self, last_ids: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
         log_probs = []
         for decoder, state in zip(self._decoders, self._states, strict=True):
+            logits = decoder.step(last_ids, state, keep_attention=self._keep_attention)
             # bfloat16 has two to three digits, too few for a softmax over a vocabulary.
-            logits = promoted(decoder.step(last_ids, state, keep_attention=self._keep_attention))
-            # In place: on a CPU, fresh memory takes as long as the rest of it.
-            out = logits if logits.device.type == "cpu" and not torch.is_grad_enabled() else None
-            log_probs.append(torch.log_softmax(logits, dim=-1, out=out))
+            log_probs.append(torch.log_softmax(promoted(logits), dim=-1))
         if len(log_probs) == 1:
             return log_probs[0]
         # The mean of the probabilities; as logarithms, small ones do not underflow.
