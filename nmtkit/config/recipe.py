@@ -435,8 +435,8 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def changes_that_matter(old: TrainingConfig, new: TrainingConfig) -> list[str]:
     """Return the changes of [training] with which a run cannot continue, as they affect updates already made."""
     # These decide when a run saves, reports and stops, but not what an update computes.
-    harmless = ["keep_", "patience_", "validate_every_", "checkpoint_every_", "report_every_"]
-    harmless += ["max_epochs", "max_minutes"]
+    events = ("validate_every_", "checkpoint_every_", "report_every_")
+    harmless = ["keep_", "patience_", *events, "max_epochs", "max_minutes"]
     if new.schedule not in ENDING_SCHEDULES:
         # The learning rate of these schedules does not depend on where the training ends.
         harmless.append("max_steps")

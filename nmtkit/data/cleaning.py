@@ -306,9 +306,9 @@ class BlockExaminer:
         result = ExaminedBlock()
         sides = source, target = block.readers(self._errors)
         broken_rules, checks_overlap = self._examiner.broken_rules, bool(self._valid or self._test)
-        # Running text has many equal short lines, so its lines are compared only where the recipe asks for it.
         known = {"overlap_valid": self._valid, "overlap_test": self._test}
-        of_text = [rule for rule in ("overlap_valid", "overlap_test") if self._actions[rule] != "keep"]
+        # Running text has many equal short lines, so its lines are compared only where the recipe asks for it.
+        of_text = [rule for rule in known if self._actions[rule] != "keep"]
         words: tuple[list[int], list[int]] = [], []
         lengths: tuple[list[int], list[int]] = [], []
         source_keys, pair_keys = [], []

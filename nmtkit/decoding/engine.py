@@ -373,12 +373,11 @@ class Engine(ABC):
                     whole = self._wanted(self.tokenizer.decode(ids[:begin], "source"), request, forbidden)
                     wanted = [tuple(entry for entry in of_part if entry in whole) for of_part in wanted]
                     wanted[0] += tuple(entry for entry in whole if not any(entry in of_part for of_part in wanted))
-                    # And so does what stands in the text, but not in what the tokens give back.
-                    given = {self.tokenizer.normalize(entry.texts[0], "target") for entry in whole}
-                    wanted[0] += tuple(
-                        entry for entry in self._wanted(sentence, request, forbidden) if len(ids) <= begin
-                        and self.tokenizer.normalize(entry.texts[0], "target") not in given
-                    )  # fmt: skip
+                    if len(ids) <= begin:  # and so does what stands in the text, but not in what the tokens give back
+                        given = {self.tokenizer.normalize(entry.texts[0], "target") for entry in whole}
+                        for entry in self._wanted(sentence, request, forbidden):
+                            if self.tokenizer.normalize(entry.texts[0], "target") not in given:
+                                wanted[0] += (entry,)
                 parts += [(part, of_part, len(ids) > begin) for part, of_part in zip(cut, wanted, strict=True)]
             for number, (part, of_part, is_cut) in enumerate(parts):
                 num_words = len(words) if len(parts) == 1 else sum(self.tokenizer.word_starts(part, "source"))

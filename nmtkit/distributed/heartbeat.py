@@ -169,12 +169,12 @@ class Heartbeat:
 def meet(store: Store, rank: int, num_processes: int, device: str) -> str:
     """Wait for all processes, and return a common name that no earlier group in the store had.
 
-    Args:
-        device: type of this process's device, which must be that of all.
-
     Under torchrun the store outlives the processes, so a second attempt finds entries of the first, such as addresses
     that no process serves any more. So process 0 generates a name, and the others repeat their registration until
     process 0 confirms it under this name.
+
+    Args:
+        device: type of this process's device, which must be that of all.
 
     Raises:
         NmtkitError: processes have devices of different types.

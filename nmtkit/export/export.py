@@ -276,7 +276,7 @@ _LANGUAGE_TOKENS = {
         "  as `forced_bos_token_id` (`target_starts` in manifest.json)",
     ],
 }
-"""What README.md says of models whose translations begin with a language, by the library."""
+"""Lines of README.md for models whose translations begin with a language, by library."""
 
 
 def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:

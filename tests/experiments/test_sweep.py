@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.metrics import score
+from nmtkit.experiments import sweep as sweep_module
 from nmtkit.experiments.results import make_report, result_tables, write_report
 from nmtkit.experiments.rows import PlannedRun, Sweep, plan, read_sweep
 from nmtkit.experiments.sweep import finished_result, prepare_sweep, refuse_another_sweep, run_here
@@ -467,3 +469,19 @@ def test_columns_of_published_numbers_are_there_where_a_row_has_any(
     assert [cells[-2] for cells in findings.rows] == [""]
     write_report(tmp_path, report)
     assert "| 25.8 |" in (tmp_path / "ablations.md").read_text(encoding="utf-8")
+
+
+def test_generated_corpora_of_a_sweep_are_made_on_its_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[dict[str, Any]] = []
+
+    def prepared(*_: Any, generate: Any, **__: Any) -> SimpleNamespace:
+        given.append(generate.keywords)
+        return SimpleNamespace(manifest={"fingerprint": "of the data"})
+
+    monkeypatch.setattr(sweep_module, "prepare", prepared)
+    recipe = load_recipe("quickstart")
+    assert prepare_sweep(recipe, tmp_path, None, "cpu", 3) == "of the data"
+    assert given == [{"recipe": recipe, "device": "cpu", "threads": 3}]
+    with pytest.raises(NmtkitError, match="--device tpu: choose auto, cpu, cuda or mps"):
+        prepare_sweep(recipe, tmp_path, None, "tpu", None)
+    assert len(given) == 1  # nothing was prepared before

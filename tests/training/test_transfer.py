@@ -27,7 +27,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training import session
 from nmtkit.training.resume import lengths_seen, verify_resume
-from nmtkit.training.transfer import check_initial_model, initial_weights, log_differences
+from nmtkit.training.transfer import _is_transferred, check_initial_model, initial_weights, log_differences
 from tests.conftest import TinyProject, determined, message_of, train_run, write_corpus
 
 SIZES = {"encoder_layers": 3, "decoder_layers": 3, "d_model": 8, "d_ff": 16, "num_heads": 2}
@@ -294,6 +294,11 @@ def test_a_model_that_changes_while_the_training_starts_is_refused(
     model = [f"model.{key}={value}" for key, value in DECODER.items()]
     told = message_of(lambda: tiny.train(run, f"training.init={folder}", *model), NmtkitError)
     assert told == f"{folder}: changed while the training started; start it again"
+
+
+def test_init_layers_copies_the_embeddings_of_decisions_too() -> None:
+    names = ("inputs.states.weight", "input_norm.bias", "decoder.0.inner.weight", "decoder.1.inner.weight", "head.bias")
+    assert [_is_transferred(name, 1) for name in names] == [True, True, True, False, False]
 
 
 def test_init_layers_needs_init(tiny_project: TinyProject) -> None:
