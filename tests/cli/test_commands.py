@@ -429,7 +429,8 @@ class TestTrain:
     ) -> None:
         monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *_: pytest.fail("started"))
         monkeypatch.setattr("nmtkit.distributed.workers.find_spec", lambda name: None)
-        outcome = run_command(*arguments, prepared.recipe, "--run-dir", prepared.run, "--tracker", "tensorboard")
+        options = ["--tracker", "tensorboard", "--device", "cpu"]
+        outcome = run_command(*arguments, prepared.recipe, "--run-dir", prepared.run, *options)
         assert outcome.code == 1
         told = "error: --tracker tensorboard: tensorboard is not installed; run `pip install 'nmtkit[tensorboard]'`\n"
         assert outcome.err == told
@@ -446,6 +447,7 @@ class TestTrain:
 
         monkeypatch.setattr("nmtkit.distributed.launch.launch", note)
         arguments = [command, str(prepared.recipe), "--run-dir", str(prepared.run), "--processes", "4", "--quiet"]
+        arguments += ["--device", "cpu"]
         assert run_command(*arguments).code == 7
         assert asked == [4, arguments]
 

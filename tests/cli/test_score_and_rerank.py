@@ -73,8 +73,8 @@ class Outcome(Streamed):
 
 
 def nmtkit(*arguments: object, stdin: bytes = b"", threads: int | None = 1) -> Outcome:
-    """Runs a command in this process, from its arguments to its exit code."""
-    options = [] if threads is None else ["--threads", threads]
+    """Runs a command on the CPU in this process, from its arguments to its exit code."""
+    options = ["--device", "cpu"] if threads is None else ["--device", "cpu", "--threads", threads]
     return Outcome(**vars(run_with_streams(*arguments, *options, stdin=stdin)))
 
 

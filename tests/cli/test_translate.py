@@ -743,7 +743,7 @@ class TestGoingOn:
         options = {"option": ["--beam", "1"], "precision": ["--precision", "bf16"]}.get(change, [])
         described = TranslationJob.description
         if change == "device":
-            monkeypatch.setattr(TranslationJob, "description", lambda self: {**described(self), "device": "cuda"})
+            monkeypatch.setattr(TranslationJob, "description", lambda self: {**described(self), "device": "mps"})
         outcome = translate(*where, *options)
         assert outcome.code == 0
         differs = "decoding" if change == "option" else change
