@@ -52,7 +52,7 @@ def command(
     options.check_files([("--json", json_file)], [("a run", path) for path in owned])
     console.set_up(quiet=quiet)
     comparison = compare_runs(runs, metrics=metric, method=paired, trials=trials, num_sentences=sentences)
+    if json_file is not None:  # before a reader of stdout that has seen enough ends the command
+        write_json(json_file, asdict(comparison))
     for table in comparison_tables(comparison):
         console.print_table(table.title, table.columns, table.rows, notes=table.notes)
-    if json_file is not None:
-        write_json(json_file, asdict(comparison))

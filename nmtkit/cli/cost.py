@@ -1,6 +1,5 @@
 """`nmtkit cost`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from nmtkit.cli import options
 from nmtkit.config.recipe import differences, load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.errors import DataError
-from nmtkit.evaluation.cost_tables import Table, cost_tables, prediction_table, table_two
+from nmtkit.evaluation.cost_tables import cost_tables, prediction_table, table_two
 from nmtkit.evaluation.devices import PRECISIONS, known_devices
 from nmtkit.files import optional_write
 from nmtkit.json_toml import write_json
@@ -103,7 +102,7 @@ def command(
         figures = training_cost(run.folder)
         with optional_write(run.cost):
             write_json(run.cost, figures)
-        _print_tables(cost_tables(figures, read_scores(run.scores) if run.scores.is_file() else {}))
+        tables = cost_tables(figures, read_scores(run.scores) if run.scores.is_file() else {})
     else:
         recipe = run.recipe() if is_run else load_recipe(what, set_ or [])
         folder = run.folder if is_run else options.run_folder(recipe.name, run_dir, what)
@@ -113,12 +112,9 @@ def command(
         hardware = _hardware(recipe, vocab_sizes, devices or 1, device_type, mfu, rate, threads)
         more = "; sampled subwords are more numerous" if recipe.training.subword_sampling else ""
         figures = predict(recipe, data, vocab_sizes, hardware, origin=f"the prepared data{more}")
-        _print_tables([prediction_table(figures), *table_two({**figures, "run": recipe.name}, {}, "this prediction")])
-    if json_file is not None:
+        tables = [prediction_table(figures), *table_two({**figures, "run": recipe.name}, {}, "this prediction")]
+    if json_file is not None:  # before a reader of stdout that has seen enough ends the command
         write_json(json_file, figures)
-
-
-def _print_tables(tables: Sequence[Table]) -> None:
     for table in tables:
         console.print_table(table.title, table.columns, table.rows, notes=table.notes)
 

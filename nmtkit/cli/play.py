@@ -129,9 +129,9 @@ def command(
         rows.append(row)
     columns = ["model", "success rate (95 %)", "mean return", "steps to success", "by a shortest path"]
     shown = 5 if any(row[4] for row in rows) else 4
-    console.print_table(f"{episodes} episodes", columns[:shown], [row[:shown] for row in rows])
-    if json_ is not None:
+    if json_ is not None:  # before a reader of stdout that has seen enough ends the command
         for name, entry in found.items():
             entry["rewards"] = [episode.rewards for episode in played[name]]
         first = found[str(models[0])]
         write_json(json_, {**first, "request": asdict(request), "models": {**found}})
+    console.print_table(f"{episodes} episodes", columns[:shown], [row[:shown] for row in rows])

@@ -584,7 +584,7 @@ def read_scores(path: Path) -> dict[str, dict[str, Any]]:
 def _require_known(metric: str) -> None:
     known = (*METRICS, *ON_REQUEST, *TASK_METRICS)
     if metric.lower() == "comet":
-        raise DataError("COMET needs a model: give --comet MODEL, such as --comet Unbabel/wmt22-comet-da")
+        raise DataError("COMET needs a model: give `nmtkit score` one, such as --comet Unbabel/wmt22-comet-da")
     if (own := _task_metric_with(metric)) is not None:
         raise DataError(f"{metric} is one of the scores of {own.name}: give --metric {own.name}")
     if metric not in known:

@@ -5,6 +5,8 @@ Read from RUN/translations/manifest.json and the models' provenance.json, before
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from nmtkit.config.schema import DecodingConfig, Recipe
 from nmtkit.console import counted
 from nmtkit.errors import DataError, NmtkitError
@@ -72,8 +74,13 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         for key, plain in _AS_BY_RUN.items()
         if given.get(key, plain) != plain
     ]
-    if given.get("engine") == "ctranslate2" and not DecodingConfig.model_validate(made_with).is_that_of_ctranslate2:
-        found.append("translated by CTranslate2, whose beam search is not nmtkit's")
+    if given.get("engine") == "ctranslate2":
+        try:
+            is_same_search = DecodingConfig.model_validate(made_with).is_that_of_ctranslate2
+        except ValidationError:  # such as a key of another version
+            is_same_search = False
+        if not is_same_search:
+            found.append("translated by CTranslate2, whose beam search is not nmtkit's")
     return [f"{output}: {doubt}" for doubt in found]
 
 

@@ -110,7 +110,7 @@ def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, 
         holds = difference > 0 if finding.metric == "bleu" else difference < 0
     compared["verdict"] = "holds" if holds else "does not hold"
     if finding.within is None and not is_apart:
-        compared["verdict"] = "undecided: the seeds overlap"
+        compared["verdict"] = f"undecided: the {'scores are equal' if num_finished == 1 else 'seeds overlap'}"
     if num_finished == 1:
         compared["verdict"] += " (one seed)"
     return compared

@@ -25,13 +25,19 @@ from nmtkit.tasks.task import Task
 from nmtkit.text.scripts import words_and_signs
 from nmtkit.training.averaging import read_averaging
 
+
+def _decimal(value: float, decimals: int) -> str:
+    # The perplexity of a training that diverged may have hundreds of digits.
+    return f"{value:.3g}" if abs(value) >= 1e6 else f"{value:.{decimals}f}"
+
+
 FORMS: dict[str, Callable[[Any], str]] = {
     # as the recipe would state it, without quotes around a word
     "text": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
     "count": lambda value: f"{value:,}",
     "amount": amount,
-    "two": lambda value: f"{value:.2f}",
-    "four": lambda value: f"{value:.4f}",
+    "two": lambda value: _decimal(value, 2),
+    "four": lambda value: _decimal(value, 4),
     "short": lambda value: f"{value:.3g}",
     "percent": lambda value: f"{100 * value:.1f} %",
     "duration": duration,
@@ -82,7 +88,7 @@ class RunFacts:
         value = self.get(file, *keys)
         try:
             return None if value is None else FORMS[form](value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise DataError(f"{self.folder}, {file}: {'.'.join(map(str, keys))} has no value of its kind") from None
 
     def command(self, name: str) -> str:

@@ -1,5 +1,6 @@
 """Where commands write to: files, pipes and devices, readers that go away, and the mode of what is left."""
 
+import json
 import os
 import shlex
 import shutil
@@ -115,6 +116,11 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path) -> None:
     assert (done.stdout, done.stderr) == (b"0\n", b"")
     done = shell(f"{translated} | true; echo ${{PIPESTATUS[1]}}", trained.parent)
     assert (done.stdout, done.stderr) == (b"0\n", b"")
+    # Files are written before the tables that the reader does not wait for.
+    for command in ("cost run", "score --hypothesis text --reference text"):
+        assert shell(f"nmtkit {command} --json found.json | true", trained.parent).stderr == b""
+        assert json.loads((trained.parent / "found.json").read_bytes())
+        (trained.parent / "found.json").unlink()
 
 
 def test_a_folder_as_output_is_refused_before_the_work(trained: Path, tmp_path: Path) -> None:

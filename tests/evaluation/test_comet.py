@@ -114,6 +114,6 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_comet_is_asked_for_by_its_model_and_says_what_it_may_be_compared_with() -> None:
-    with pytest.raises(DataError, match="COMET needs a model: give --comet"):
+    with pytest.raises(DataError, match="COMET needs a model: give `nmtkit score` one, such as --comet"):
         score(["a"], ["a"], target_language=None, text="plain", metrics=["comet"])
     assert comparable_to("comet").startswith("other COMET scores of the same model")

@@ -163,6 +163,8 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
         "translated with precision = int8, but `run` has float32",
         "translated by CTranslate2, whose beam search is not nmtkit's",
     ]
+    note(run, options=by_engine, decoding={**beside.model_dump(mode="json"), "key_of_another_version": 1})
+    assert "translated by CTranslate2, whose beam search is not nmtkit's" in found(run)
 
 
 @pytest.mark.parametrize(

@@ -403,6 +403,7 @@ def two_rows(tiny_project: Any) -> Callable[..., dict[str, Any]]:
         ([30], [None], {}, "not comparable: a run diverged"),
         ([math.inf], [5], {"metric": "perplexity"}, "not comparable: a run diverged"),
         ([30], [29.74], {}, "holds (one seed)"),
+        ([30], [30], {}, "undecided: the scores are equal (one seed)"),
         ([30], [30.26], {}, "does not hold (one seed)"),
         ([30], [30.26], {"within": 0.5}, "holds (one seed)"),
     ],

@@ -488,6 +488,17 @@ def test_of_a_training_that_diverged_the_finite_numbers_are_shown(finished: Path
     }
 
 
+def test_a_perplexity_with_hundreds_of_digits_is_shown_with_three(finished: Path) -> None:
+    files = {**read_run(finished).files, "scores.json": {"a": {"perplexity": {"score": 8.2184e307}}}}
+    run = RunFacts("r", finished, files, read_run(finished).metrics)
+    for shown in (card(run), Page(report_page([run], with_attention=False)).text):
+        assert "8.22e+307" in shown
+        assert "8218" not in shown
+    files["scores.json"] = {"a": {"perplexity": {"score": 10**400}}}
+    with pytest.raises(DataError, match="has no value of its kind"):
+        card(run)
+
+
 def test_a_score_of_comet_has_four_decimals(finished: Path) -> None:
     run = read_run(finished)
     files = {**run.files, "scores.json": {"hostile": {"comet": {"score": 0.84321, "signature": "m"}}}}
