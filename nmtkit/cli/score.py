@@ -1,6 +1,7 @@
 """`nmtkit score`."""
 
 import os
+import re
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -206,8 +207,12 @@ def command(
         raise BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not set(paired or []) - {PairedTest.MCNEMAR}:
         raise BadParameter("--trials needs --paired bootstrap or randomization")
+    from nmtkit.config.section import LANGUAGE_CODE
     from nmtkit.evaluation.metrics import TASK_METRICS
 
+    if target_language is not None and not re.fullmatch(LANGUAGE_CODE, target_language.replace("-", "_"), re.I):
+        told = f"{target_language!r} is no language code, such as de or zh_Hans"
+        raise BadParameter(told, param_hint="--target-language")
     if target_language and (own := next((name for name in metric or [] if name in TASK_METRICS), None)):
         raise BadParameter(f"--target-language has no effect on --metric {own}; leave it out")
     if (stemmer or separator is not None) and not any(name.startswith("rouge") for name in metric or []):

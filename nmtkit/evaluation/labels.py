@@ -3,7 +3,8 @@
     labels     accuracy, F1 of two classes, macro-F1, Matthews' correlation     all x 100
     numbers    Pearson's and Spearman's correlation                             all x 100
 
-They equal scikit-learn's accuracy_score, f1_score and matthews_corrcoef, and SciPy's pearsonr and spearmanr.
+They equal scikit-learn's accuracy_score, f1_score and matthews_corrcoef (see `LabelMetric` on labels that the reference
+lacks), and SciPy's pearsonr and spearmanr.
 """
 
 import math

@@ -383,6 +383,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: lis
         ("--hypothesis a --reference b --confidence 1", "at least 2 resamples"),
         ("--hypothesis a --reference b --mirror m", "needs --test-set"),
         ("runs/x --mirror m", "needs --test-set"),
+        ("--hypothesis a --reference b --target-language Deutsch", "'Deutsch' is no language code"),
         ("--hypothesis a --reference b --metric evalb --target-language de", "no effect on --metric evalb"),
         ("--hypothesis a --reference b --metric labels --target-language de", "no effect on --metric labels"),
         ("--hypothesis a --reference b --json a", "a is also the file of --hypothesis"),
