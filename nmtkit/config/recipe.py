@@ -64,6 +64,8 @@ _PLAIN = {
     "too_long": "must have {max_length} or fewer entries",
     "tuple_type": "must be a list, in [ ]",
     "string_type": "must be text, in quotes",
+    "string_too_short": "must not be empty",
+    "model_type": "must be a table, in {{ }}",
     "path_type": "must be the name of a file or folder, in quotes",
     **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
@@ -259,9 +261,12 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
             raise RecipeError(f"--set {override}: write it as section.key=value, such as --set training.seed=2")
         section, key, text = match.groups()
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
+            parsed = tomllib.loads(f"value = {text}")
         except (ValueError, RecursionError):
-            value = text  # not TOML, such as a name without quotes
+            parsed = {"value": text}  # not TOML, such as a name without quotes
+        if len(parsed) > 1:
+            raise RecipeError(f"--set {section}.{key}: has several settings; give a --set for each")
+        value = parsed["value"]
         group = values.setdefault(section, {})
         for rival in _rivals(key):
             group.pop(rival, None)

@@ -437,7 +437,7 @@ def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable
     with _request(url, headers, part) as response:
         begin, total = _extent(response)
         # Login pages of networks and many error pages have the status 200.
-        if response.headers.get_content_type() == "text/html":
+        if response.headers.get_content_type() in ("text/html", "application/xhtml+xml"):
             raise AttemptError("the server sent a web page instead of the file")
         if total is not None and num_bytes not in (None, total):
             raise AttemptError(f"the server offers {total:,} bytes, expected {num_bytes:,}")
@@ -448,7 +448,13 @@ def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable
         _check_room(part.path, (total or 0) - begin)
         etag = response.headers.get("ETag")
         is_strong = etag and not etag.startswith("W/")  # a weak ETag does not guarantee equal bytes
-        part.begin(url, etag if is_strong else response.headers.get("Last-Modified"), begin)
+        validator = etag if is_strong else response.headers.get("Last-Modified")
+        if begin and part.url == url:
+            validator = validator or part.validator  # a part of the same edition need not repeat the date
+            if validator != part.validator and not expected.is_checked:  # the server has ignored If-Range
+                part.discard()
+                raise TemporaryError("the file has changed meanwhile")
+        part.begin(url, validator, begin)
         done = begin
         while chunk := _read(response):
             part.write(chunk)
@@ -458,6 +464,8 @@ def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable
                 break  # the answer may be endless
         if total is not None and done < total:
             raise TemporaryError(f"the connection ended after {done:,} of {total:,} bytes")
+        if not done and num_bytes != 0:
+            raise AttemptError("the server sent nothing")
 
 
 def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.client.HTTPResponse:
@@ -481,6 +489,8 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
             raise AttemptError(f"{_one_line(error.reason)}{advice}") from None
         kind = AttemptError if isinstance(error.reason, socket.gaierror) else TemporaryError
         raise kind(_one_line(error.reason)) from None
+    except ValueError as error:  # an address that urllib cannot read, of a proxy or a redirection
+        raise AttemptError(_one_line(error)) from None
     except (OSError, http.client.HTTPException) as error:
         raise TemporaryError(_one_line(error)) from None
 
@@ -511,7 +521,9 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     total = rest.partition("/")[2]
     if unit.lower() == "bytes" and begin.isdecimal():
         with contextlib.suppress(ValueError):  # more digits than Python reads
-            return int(begin), int(total) if total.isdecimal() else None
+            if not total.isdecimal():  # unknown to the server: at least what it has announced
+                return int(begin), None if response.length is None else int(begin) + response.length
+            return int(begin), int(total)
     return -1, None
 
 

@@ -34,7 +34,7 @@ KNOWN = {
 }
 """Some corpora with descriptions; any other name of the same form works too."""
 _CODE = "[a-z]{2,3}(?:_[A-Za-z]+)?"
-_NAME = re.compile(rf"opus/([\w.-]+)-(v\d[\w.-]*):({_CODE})-({_CODE})")
+_NAME = re.compile(rf"opus/([\w.-]+)-(v\d[\w.-]*):({_CODE})-({_CODE})", re.ASCII)
 
 
 @functools.cache  # which also keeps the warning from being repeated

@@ -34,6 +34,8 @@ class Answer:
 
     Attributes:
         knows_range: whether it answers a Range with a part.
+        ignores_condition: whether it does so for a part of another edition, too.
+        hides_size: whether it does not say of a part how long the whole is.
         cut_at: of each answer only so many bytes are sent, though all are announced.
         failures: statuses of the first answers, before the file is given; ``retry_after`` goes with them.
         shift: how much of what was asked for is left out at the beginning of a part, as no server should.
@@ -45,6 +47,8 @@ class Answer:
     content_length: int | None = None
     redirect: str | None = None
     knows_range: bool = True
+    ignores_condition: bool = False
+    hides_size: bool = False
     etag: str | None = None
     cut_at: int | None = None
     failures: list[int] = field(default_factory=list)
@@ -79,12 +83,13 @@ def respond(handler: http.server.BaseHTTPRequestHandler, answer: Answer) -> byte
         return b""
     wanted, condition = handler.headers.get("Range"), handler.headers.get("If-Range")
     status, body, extent = answer.status, answer.body, None
-    if wanted and answer.knows_range and condition in (None, answer.etag):
+    if wanted and answer.knows_range and (condition in (None, answer.etag) or answer.ignores_condition):
         start = int(wanted.removeprefix("bytes=").removesuffix("-")) + answer.shift
         if start >= len(body):
             status, body = 416, b""
         else:
-            status, extent, body = 206, f"bytes {start}-{len(body) - 1}/{len(body)}", body[start:]
+            total = "*" if answer.hides_size else len(body)
+            status, extent, body = 206, f"bytes {start}-{len(body) - 1}/{total}", body[start:]
     handler.send_response(status)
     headers = {"Location": answer.redirect, "ETag": answer.etag, "Content-Range": extent}
     for name, value in headers.items():
@@ -513,16 +518,45 @@ class TestResuming:
         assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
         assert server.ranges == ["bytes=3000-", None]
 
-    def test_without_a_checksum_only_the_same_edition_is_continued(self, server: Server, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("ignores_condition", [False, True])
+    def test_without_a_checksum_only_the_same_edition_is_continued(
+        self, server: Server, tmp_path: Path, ignores_condition: bool
+    ) -> None:
         file = RemoteFile(f"{server.url}/moving.txt")
         server.answers["/moving.txt"] = Answer(CONTENT, etag='"one"', cut_at=4000, failures=[])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(download, "MAX_ATTEMPTS", 1)
             patch.setattr(Downloader, "_transfer", one_transfer)
             message_of(lambda: Downloader(cache=tmp_path).fetch(file))
-        server.answers["/moving.txt"] = Answer(CONTENT.swapcase(), etag='"two"')
+        server.answers["/moving.txt"] = Answer(CONTENT.swapcase(), etag='"two"', ignores_condition=ignores_condition)
         assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT.swapcase()
-        assert server.ranges == [None, "bytes=4000-"]
+        assert server.ranges == [None, "bytes=4000-", *([None] if ignores_condition else [])]
+
+    def test_a_part_whose_server_does_not_know_the_size_is_as_long_as_announced(
+        self, server: Server, tmp_path: Path
+    ) -> None:
+        file = RemoteFile(f"{server.url}/moving.txt")
+        answer = server.answers["/moving.txt"] = Answer(CONTENT, etag='"one"', cut_at=4000, hides_size=True)
+        progress = lambda url, done, total: setattr(answer, "cut_at", 1000 if done < 5000 else None)  # noqa: E731
+        assert Downloader(cache=tmp_path, progress=progress).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges == [None, "bytes=4000-", "bytes=5000-"]
+
+    @pytest.mark.parametrize("status", [200, 204])
+    def test_an_answer_without_a_byte_is_not_the_file(self, server: Server, tmp_path: Path, status: int) -> None:
+        server.answers["/nothing.txt"] = Answer(b"", status=status)
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/nothing.txt")))
+        assert "the server sent nothing" in message
+
+    def test_addresses_that_cannot_be_read_are_one_line(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.answers["/moved.txt"] = Answer(b"", status=302, redirect="http://[::1/x")
+        file = RemoteFile(f"{server.url}/moved.txt")
+        assert "Invalid IPv6 URL" in message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+        monkeypatch.delenv("no_proxy")
+        monkeypatch.setattr(urllib.request, "_opener", None)  # it has read the variables already
+        monkeypatch.setenv("http_proxy", "http:/proxy:8080")
+        assert "proxy URL with no authority" in message_of(lambda: Downloader(cache=tmp_path).fetch(file))
 
     def test_a_kill_at_a_new_edition_leaves_no_bytes_of_the_old_one_under_its_name(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -729,12 +763,12 @@ def test_an_address_that_names_no_file_inside_the_folder_is_a_bug(url: str) -> N
     ("extent", "expected"),
     [
         ("bytes 5-9/10", (5, 10)),
-        ("bytes 5-9/*", (5, None)),
+        ("bytes 5-9/*", (5, 10)),  # as the length of the answer says
         (f"bytes 0-9/{'1' * 5000}", (-1, None)),
         (f"bytes {'1' * 5000}-", (-1, None)),
         ("lines 0-9/10", (-1, None)),
     ],
 )
 def test_a_range_of_an_answer_that_cannot_be_read_is_unknown(extent: str, expected: tuple[int, int | None]) -> None:
-    answer: Any = SimpleNamespace(status=206, headers={"Content-Range": extent})
+    answer: Any = SimpleNamespace(status=206, length=5, headers={"Content-Range": extent})
     assert download._extent(answer) == expected
