@@ -722,6 +722,7 @@ class TestOverrides:
             ("trainin.seed=2", "--set: unknown section [trainin]; did you mean training?"),
             ("training.seed=two", "--set: training.seed = 'two': "),
             ("training.seed=2\nmax_steps=3", "--set training.seed: has several settings; give a --set for each"),
+            ("cleaning.max_ratio=0.5", "--set: [cleaning] max_ratio is that of the longer to the shorter side"),
             ("data.environment=''", "--set: data.environment = '': must not be empty"),
             ("data.normalize=nfc", "--set: data.normalize = 'nfc': must be a list, in [ ]"),
             ("model.seed=2", "--set: unknown key model.seed; it belongs in [training]"),

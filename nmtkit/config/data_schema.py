@@ -535,6 +535,8 @@ class CleaningConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "CleaningConfig":
+        if 0 < self.max_ratio < 1:
+            raise ValueError("max_ratio is that of the longer to the shorter side: 0, or at least 1")
         if self.length_ratio == "error" and not self.max_ratio:
             raise ValueError('length_ratio = "error" needs a max_ratio above 0')
         return self

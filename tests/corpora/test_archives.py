@@ -237,6 +237,10 @@ def test_an_archive_without_the_member_says_what_it_has(tmp_path: Path) -> None:
         download = StoredText(CorpusFile(path, "https://x.y/a", 0, ""), "a.en", "plain", "")
         with pytest.raises(DataError, match=r"damaged or another edition: delete it and fetch it again$"):
             list(download)
+        record = path.with_name(f"{path.name}.sha256")
+        record.touch()  # that of a download without a published checksum
+        with pytest.raises(DataError, match=f"delete it and {record.name} and fetch it again$"):
+            list(download)
 
 
 def test_the_place_of_a_local_text_may_be_in_an_archive(tmp_path: Path) -> None:
