@@ -205,6 +205,7 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             f"{run.folder} has been trained with other data, which {run.data} does not hold any more (changed: "
             f"{', '.join(changes)}); take another --run-dir, or undo the change"
         )
+    _refuse_foreign(run)
     with run.locked("prepare"):
         begun, codes = time.monotonic(), recipe.data.target_languages
         with _keeping_recipe(run), write_folder_atomically(run.data) as temporary:
@@ -226,6 +227,15 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
         run.store_recipe(recipe)
         run.recipe_before.unlink(missing_ok=True)
     return Preparation(manifest, is_new=True)
+
+
+def _refuse_foreign(run: Run) -> None:
+    """Raise NmtkitError if RUN/data, which will be replaced, is a folder of the user."""
+    names = {path.name for path in run.data.iterdir()} if run.data.is_dir() else set()
+    if names and not names & {"manifest.json", "tokenizer", "report.json"}:
+        raise NmtkitError(
+            f"{run.data}: holds files that are not nmtkit's, such as {min(names)}; take another --run-dir"
+        )
 
 
 @contextmanager
@@ -256,6 +266,7 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
             log.warning("%s: not generated yet, so the check leaves it out", generation.name)
             nothing = TextSource(generation.name, partial(iter, ()))
             corpora.train[number] = replace(corpora.train[number], source=nothing, target=nothing)
+    _refuse_foreign(run)
     with run.locked("prepare"):
         is_prepared = run.is_prepared()
         with scratch_folder(run.check_folder) if is_prepared else write_folder_atomically(run.data) as temporary:
