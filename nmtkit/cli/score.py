@@ -207,10 +207,9 @@ def command(
         raise BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not set(paired or []) - {PairedTest.MCNEMAR}:
         raise BadParameter("--trials needs --paired bootstrap or randomization")
-    from nmtkit.config.section import LANGUAGE_CODE
     from nmtkit.evaluation.metrics import TASK_METRICS
 
-    if target_language is not None and not re.fullmatch(LANGUAGE_CODE, target_language.replace("-", "_"), re.I):
+    if target_language is not None and not re.fullmatch("[a-z]{2,3}([-_][a-z0-9]+)*", target_language, re.I):
         told = f"{target_language!r} is no language code, such as de or zh_Hans"
         raise BadParameter(told, param_hint="--target-language")
     if target_language and (own := next((name for name in metric or [] if name in TASK_METRICS), None)):

@@ -136,9 +136,13 @@ def perplexity_of(nll: float) -> float:
 
 def shown_score(metric: str, value: float) -> str:
     """Return a score as tables show it."""
-    if abs(value) >= 1e6:  # the perplexity of a training that diverged may have hundreds of digits
-        return f"{value:.3g}"
-    return f"{value:.4f}" if metric in OF_FOUR_DECIMALS else f"{value:.2f}"
+    return with_decimals(value, 4 if metric in OF_FOUR_DECIMALS else 2)
+
+
+def with_decimals(value: float, decimals: int) -> str:
+    """Return a number with so many decimals; from a million on, with three digits in all."""
+    # The perplexity of a training that diverged may have hundreds of digits.
+    return f"{value:.3g}" if abs(value) >= 1e6 else f"{value:.{decimals}f}"
 
 
 class Scorer:

@@ -13,7 +13,7 @@ from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
 from nmtkit.evaluation.cost_tables import scientific
-from nmtkit.evaluation.metrics import OF_FOUR_DECIMALS, Scorer, read_scores
+from nmtkit.evaluation.metrics import OF_FOUR_DECIMALS, Scorer, read_scores, with_decimals
 from nmtkit.files import as_text
 from nmtkit.json_toml import read_json, read_toml
 from nmtkit.lines import read_lines
@@ -25,19 +25,13 @@ from nmtkit.tasks.task import Task
 from nmtkit.text.scripts import words_and_signs
 from nmtkit.training.averaging import read_averaging
 
-
-def _decimal(value: float, decimals: int) -> str:
-    # The perplexity of a training that diverged may have hundreds of digits.
-    return f"{value:.3g}" if abs(value) >= 1e6 else f"{value:.{decimals}f}"
-
-
 FORMS: dict[str, Callable[[Any], str]] = {
     # as the recipe would state it, without quotes around a word
     "text": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
     "count": lambda value: f"{value:,}",
     "amount": amount,
-    "two": lambda value: _decimal(value, 2),
-    "four": lambda value: _decimal(value, 4),
+    "two": lambda value: with_decimals(value, 2),
+    "four": lambda value: with_decimals(value, 4),
     "short": lambda value: f"{value:.3g}",
     "percent": lambda value: f"{100 * value:.1f} %",
     "duration": duration,

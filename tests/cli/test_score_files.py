@@ -410,3 +410,8 @@ def test_a_name_in_other_capitals_may_be_the_same_file(tmp_path: Path) -> None:
     outcome = run_command("score", "--hypothesis", tmp_path / "Text", "--reference", "b", "--json", tmp_path / "text")
     assert outcome.code == 2
     assert "is also the file of --hypothesis" in " ".join(outcome.err.split())
+
+
+def test_a_target_language_may_have_a_region_or_a_script(folder: Path) -> None:
+    for language in ("es-419", "zh-Hans-CN", "pt_BR"):
+        assert run_command(*arguments(folder, "one.de"), "--target-language", language).code == 0
