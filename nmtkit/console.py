@@ -336,6 +336,7 @@ def print_table(
         table.add_column(Text(column), justify="right" if rows and numeric else "left", width=widths[index])
     for row in rows:
         table.add_row(*map(Text, row))
+    sys.stdout.flush()  # else rich does, and ends the process with exit code 1 if the reader of a pipe has ended
     # Captured, as rich fills lines with blanks up to the width of the table.
     with console.capture() as capture:
         console.print(Text(title, style="bold"))
@@ -379,7 +380,8 @@ def print_heat_map(
     from rich.text import Text
 
     console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, color_system=None)
-    # Captured, as rich ends the process with exit code 1 if the reader of a pipe has ended.
+    # Captured and flushed before, as rich ends the process with exit code 1 if the reader of a pipe has ended.
+    sys.stdout.flush()
     console.begin_capture()
     width = max((cell_len(heading) for heading, _, _ in rows), default=0)
     console.print(Text(visible(title), style="bold"))

@@ -60,7 +60,7 @@ from nmtkit.model_folder import load_model, read_provenance
 from nmtkit.run import Run, chosen_languages, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import is_unspaced
-from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
+from nmtkit.training.averaging import average, choose_checkpoints, is_average, is_up_to_date
 from nmtkit.training.optimizer import freeze
 from nmtkit.training.session import train
 from nmtkit.training.transfer import check_initial_model
@@ -141,18 +141,24 @@ def run(
         return RunResult(exit_code)
     # Settings of this process for the next steps, which replace those of training.
     workers = Workers.start(device, recipe.training.precision, threads, for_decoding=True)
-    requested = recipe.decoding.average_last
-    log.info("3/5 average: make the model from the last %s", counted(requested, "checkpoint"))
-    chosen = choose_checkpoints(run_dir, at_most=requested)
-    if len(chosen) < requested:
-        available = counted(len(chosen), "checkpoint")
-        log.warning("average_last = %d, but only %s can be averaged", requested, available)
-    if is_up_to_date(chosen, Run(run_dir).averaged, recipe.decoding):
-        log.info("%s is up to date", Run(run_dir).averaged)
+    run, requested, options = Run(run_dir), recipe.decoding.average_last, ""
+    if is_average(run.averaged) and run.newer_checkpoint() is None:
+        options = read_provenance(run.averaged).get("options", "")
+    if options:
+        chosen = [run.checkpoints_folder / name for name in run.averaged_checkpoints()]
+        log.info("3/5 average: keep that of `nmtkit average %s`; without an option, it makes the recipe's", options)
     else:
-        average(chosen, Run(run_dir).averaged, recipe.decoding)
+        log.info("3/5 average: make the model from the last %s", counted(requested, "checkpoint"))
+        chosen = choose_checkpoints(run_dir, at_most=requested)
+        if len(chosen) < requested:
+            available = counted(len(chosen), "checkpoint")
+            log.warning("average_last = %d, but only %s can be averaged", requested, available)
+    if is_up_to_date(chosen, run.averaged, recipe.decoding):
+        log.info("%s is up to date", run.averaged)
+    else:
+        average(chosen, run.averaged, recipe.decoding, options)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
-        _compare_with_best(recipe, Run(run_dir), workers)
+        _compare_with_best(recipe, run, workers)
     if not task.has_text:
         if recipe.data.environment is None:
             log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")

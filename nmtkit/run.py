@@ -83,6 +83,7 @@ class Run:
         self.resume_folder = folder / "resume"
         self.sampled = folder / "drawn"  # epochs whose subwords were sampled
         self.averaged = folder / "averaged"
+        self.generated_folder = folder / "generated"  # translations of monolingual text to train on
         self.averaging = folder / "averaging.json"
         self.metrics = folder / "metrics.jsonl"
         self.nonfinite = folder / "nonfinite.jsonl"
@@ -111,7 +112,7 @@ class Run:
 
     def generated(self, name: str, suffix: str) -> Path:
         """Return the translations of a generated corpus ("tsv") or their record ("json")."""
-        return self.folder / "generated" / f"{name}.{suffix}"
+        return self.generated_folder / f"{name}.{suffix}"
 
     # ---- data and recipe
 
@@ -165,6 +166,17 @@ class Run:
     def model_folders(self) -> list[Path]:
         """Return the folders of checkpoints and of the average, as far as they exist."""
         return [folder for folder in (self.checkpoints_folder, self.averaged) if folder.exists()]
+
+    def newer_checkpoint(self) -> str | None:
+        """Return the name of the last checkpoint if it has been made since the average; None if not."""
+        last, made = self.checkpoints()[-1:], (self.averaged / "model.json").stat().st_mtime
+        # Checkpoints that were there before are left out on purpose.
+        is_newer = last and last[0].name > max(self.averaged_checkpoints(), default="~")
+        return last[0].name if is_newer and last[0].stat().st_mtime > made else None
+
+    def averaged_checkpoints(self) -> list[str]:
+        """Return the names of the checkpoints in the average."""
+        return [entry["checkpoint"] for entry in read_provenance(self.averaged).get("average_of") or []]
 
     def resume_states(self) -> list[Path]:
         """Return the folders of the resume states, oldest first."""
@@ -345,10 +357,8 @@ def find_model(path: Path) -> Path:
         return path
     run = Run(path)
     if is_model_folder(run.averaged):
-        last, made = run.checkpoints()[-1:], (run.averaged / "model.json").stat().st_mtime
-        # Checkpoints that were there before are left out on purpose.
-        if last and last[0].name > max(_made_of(run.averaged), default="~") and last[0].stat().st_mtime > made:
-            _warn_of_older_average(path, last[0].name)
+        if newer := run.newer_checkpoint():
+            _warn_of_older_average(path, newer)
         return run.averaged
     candidates = run.best_checkpoints(1) or run.whole_checkpoints(1)
     if candidates:
@@ -364,11 +374,6 @@ def find_model(path: Path) -> Path:
                 f"{path}: an export of {manifest.get('model', 'a model')}, which {reader}; here, give the model itself"
             )
     raise ModelError(f"{path}: neither a model folder nor a run (no model.json, averaged/ or checkpoints/ in it)")
-
-
-def _made_of(folder: Path) -> list[str]:
-    """Return the names of the checkpoints of an average."""
-    return [entry["checkpoint"] for entry in read_provenance(folder).get("average_of") or []]
 
 
 @cache  # a command may look for its model several times

@@ -66,7 +66,8 @@ def command(
     at_most = decoding.average_last if decoding is not None else None
     chosen = choose_checkpoints(run, last=last, best=best, at_most=at_most, spacing=spacing)
     folder = output if output is not None else Run(run).averaged
-    average(chosen, folder, decoding)
+    given = {"--last": last, "--best": best, "--spacing": spacing if spacing > 1 else None}
+    average(chosen, folder, decoding, " ".join(f"{name} {value}" for name, value in given.items() if value is not None))
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))
     console.say(str(folder))
 

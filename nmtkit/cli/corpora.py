@@ -48,7 +48,7 @@ def command(
             + ("" if sacrebleu else f", and corpora of OPUS, named {opus.FORM}")
         )
     if as_json:
-        print(json.dumps([_described(entry, pairs) for entry in shown], indent=2, ensure_ascii=False))
+        print(json.dumps([_described(entry, pairs) for entry in shown], indent=2))
         return
     rows = [[entry.name, _pairs(entry, pairs), _size(entry, pairs), entry.description] for entry in shown]
     if name is None and not sacrebleu and (pairs is None or BUILTIN_LANGUAGES in pairs):

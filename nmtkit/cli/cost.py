@@ -79,8 +79,9 @@ def command(
 
     console.set_up(quiet=quiet)
     if list_devices:
-        if what is not None or json_file is not None:
-            raise BadParameter("--list-devices cannot be combined with RECIPE, RUN or --json")
+        others = (what, devices, device_type, mfu, rate, threads, run_dir, set_, json_file)
+        if any(other is not None for other in others):
+            raise BadParameter("--list-devices cannot be combined with RECIPE, RUN or another option")
         _print_devices()
         return
     if what is None:

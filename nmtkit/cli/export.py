@@ -1,5 +1,6 @@
 """`nmtkit export`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -54,5 +55,5 @@ def command(
     set_threads(threads)
     folder, _ = export(model, format_, quantization=quantization, output=output, sample_file=sample)
     if format_ == "ctranslate2":
-        console.log.info("to translate with this export: nmtkit translate %s", folder)
+        console.log.info("to translate with this export: nmtkit translate %s", shlex.quote(str(folder)))
     console.say(str(folder))

@@ -38,7 +38,8 @@ def command(
     pair = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
     if as_json:
         # On a terminal, escapes keep control characters and text direction marks of the corpus from taking effect.
-        print(json.dumps(dataclasses.asdict(pair), indent=2, ensure_ascii=sys.stdout.isatty()))
+        needs_ascii = sys.stdout.isatty() or str(sys.stdout.encoding).lower() not in ("utf-8", "utf8")
+        print(json.dumps(dataclasses.asdict(pair), indent=2, ensure_ascii=needs_ascii))
         return
     say(f"{pair.corpus}, line {pair.line:,} (line {pair.line_of_all:,} of all)")
     if pair.pair is None:

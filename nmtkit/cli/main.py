@@ -11,8 +11,8 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -109,24 +109,36 @@ class _Commands(TyperGroup):
         name, entry, arguments = super().resolve_command(ctx, args)
         return name, load_command(str(name)) if entry is not None else None, arguments
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _until_the_reader_ends():  # the help and the version are printed here
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            result = super().invoke(ctx)
+        with _until_the_reader_ends():
+            try:
+                result = super().invoke(ctx)
+            except typer.BadParameter as error:
+                error.message = visible(error.message)
+                raise
             if sys.stdout is not None:
                 sys.stdout.flush()
-        except typer.BadParameter as error:
-            error.message = visible(error.message)
-            raise
-        except BrokenPipeError as error:
-            reader = select.poll()
-            # Linux always reports a pipe without a reader, macOS only where an event is waited for.
-            reader.register(sys.stdout.fileno(), select.POLLOUT)
-            is_gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in reader.poll(0))
-            if error.filename is None and not is_gone:
-                raise NmtkitError("a process that this one wrote to is gone") from None
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush when Python ends
-            raise SystemExit(0) from None
         return result
+
+
+@contextmanager
+def _until_the_reader_ends() -> Iterator[None]:
+    """End the process with exit code 0 where a block meets a stdout whose reader has ended."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        reader = select.poll()
+        # Linux always reports a pipe without a reader, macOS only where an event is waited for.
+        reader.register(sys.stdout.fileno(), select.POLLOUT)
+        is_gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in reader.poll(0))
+        if error.filename is None and not is_gone:
+            raise NmtkitError("a process that this one wrote to is gone") from None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush when Python ends
+        raise SystemExit(0) from None
 
 
 app = typer.Typer(

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import UnionType
@@ -185,9 +186,10 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
         written, read: options and their files.
 
     Raises:
-        BadParameter: an output is also another file of the command or belongs to a model or run.
+        BadParameter: an output is also another file of the command or of stdin, or belongs to a model or run.
         DataError: an output is a folder.
     """
+    from nmtkit.corpora.corpus import local_file
     from nmtkit.files import is_stream
 
     seen: dict[Path, str] = {}
@@ -200,12 +202,15 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
                 raise DataError(f"{path}: is a folder; give a file with {name}")
             continue
         # Resolved, as two names can lead to the same file; on some file systems, capitals make no difference.
-        resolved = path.resolve()
+        resolved = local_file(path)[0].resolve()
         similar = (each for each in seen if str(each).casefold() == str(resolved).casefold() and each.exists())
         same = next((each for each in similar if resolved.exists() and each.samefile(resolved)), resolved)
         other = seen.setdefault(same, name)
         if other != name and is_written:
             raise BadParameter(f"{path} is also the file of {other}; give another file", param_hint=name)
+        with suppress(OSError):  # stdin is closed
+            if is_written and resolved.is_file() and os.path.samestat(os.fstat(0), resolved.stat()):
+                raise BadParameter(f"{path} is also the file that stdin reads; give another file", param_hint=name)
         if is_written and _belongs_to_model(resolved):
             raise BadParameter(f"{path} belongs to a model or run; give another file", param_hint=name)
 
@@ -242,7 +247,10 @@ def _belongs_to_model(path: Path) -> bool:
     from nmtkit.run import Run
 
     for run in map(Run, path.parents):
-        own = run.data, run.recipe_file, run.metrics, run.nonfinite, run.prediction, run.scores
+        own = (
+            run.data, run.recipe_file, run.metrics, run.nonfinite, run.prediction, run.scores, run.averaging, run.cost,
+            run.play, run.resume_folder, run.generated_folder, run.translations_record, run.row_result, run.row_log,
+        )  # fmt: skip
         if run.is_prepared() and any(path.is_relative_to(each) for each in own):
             return True
     is_export = any((path.parent / name).is_file() for name in ("model.bin", "model.safetensors"))

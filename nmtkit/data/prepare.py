@@ -20,6 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import tomli_w
+
 from nmtkit.config.corpus_entries import GeneratedCorpus, corpus_name, mixture_label
 from nmtkit.config.data_schema import CleaningConfig, DataConfig
 from nmtkit.config.recipe import data_changes
@@ -54,7 +56,7 @@ from nmtkit.data.training_text import (
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, write_folder_atomically, write_text
-from nmtkit.json_toml import read_json, write_json
+from nmtkit.json_toml import read_json, read_toml, write_json
 from nmtkit.lines import write_lines
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -206,6 +208,13 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             f"{', '.join(changes)}); take another --run-dir, or undo the change"
         )
     _refuse_foreign(run)
+    if run.recipe_file.is_file() and not run.is_prepared() and not run.is_trained():
+        values, text = read_toml(run.recipe_file, NmtkitError)
+        if "base" in values or tomli_w.dumps(values) != text:  # not as nmtkit writes it
+            raise NmtkitError(
+                f"{run.recipe_file}: the complete recipe of the run would replace this file; rename it, or take "
+                "another --run-dir"
+            )
     with run.locked("prepare"):
         begun, codes = time.monotonic(), recipe.data.target_languages
         with _keeping_recipe(run), write_folder_atomically(run.data) as temporary:

@@ -6,6 +6,7 @@
 Neither torch nor CTranslate2 is imported before it is needed.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,7 +77,7 @@ def choose_export(
     if not exports:
         raise ModelError(
             f"{models[0]}: there is no CTranslate2 export made from exactly this model; "
-            f"run `nmtkit export {models[0]} --format ctranslate2`"
+            f"run `nmtkit export {shlex.quote(str(models[0]))} --format ctranslate2`"
         )
     chosen, decoding = exports[0], exports[0].decoding(overrides)
     if decoding.beam > 1 and decoding.coverage_penalty:

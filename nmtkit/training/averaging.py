@@ -100,18 +100,19 @@ def _average_last(folders: list[Path]) -> int:
     return int(read_description(folders[0])["decoding"]["average_last"])
 
 
-def average(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> None:
+def average(folders: list[Path], output: Path, decoding: DecodingConfig | None = None, options: str = "") -> None:
     """Average checkpoints in float64 and write the float32 result as a model folder marked as an average.
 
     Other files in an older average, such as its exports, stay.
 
     Args:
         decoding: decoding defaults of the new model; by default those of the last checkpoint.
+        options: options of `nmtkit average` that chose the checkpoints; `run` keeps such an average.
 
     Raises:
         ModelError: they differ in model or tokenizer, or are damaged; or ``output`` exists and is no average.
     """
-    if output.exists() and not _is_average(output):
+    if output.exists() and not is_average(output):
         raise ModelError(f"{output}: already exists and is not an averaged model; name a new folder")
     description = check_alike(folders)
     provenances = [read_provenance(folder) for folder in folders]
@@ -121,6 +122,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         "kind": "average",
         "resumable": False,
         "average_of": [{"checkpoint": name, "sha256": weights} for name, weights in _sources(folders).items()],
+        **({"options": options} if options else {}),
         **{key: provenances[-1][key] for key in _FACTS if key in provenances[-1]},
     }
     save_model(
@@ -161,7 +163,7 @@ def mean_weights(folders: list[Path]) -> dict[str, torch.Tensor]:
 
 def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | None = None) -> bool:
     """Return whether ``output`` is the average of just these checkpoints, with these decoding settings if given."""
-    if not _is_average(output):
+    if not is_average(output):
         return False
     if decoding is not None and read_description(output)["decoding"] != decoding.model_dump(mode="json"):
         return False
@@ -169,7 +171,8 @@ def is_up_to_date(folders: list[Path], output: Path, decoding: DecodingConfig | 
     return made_of == _sources(folders)
 
 
-def _is_average(folder: Path) -> bool:
+def is_average(folder: Path) -> bool:
+    """Return whether a folder is an averaged model."""
     provenance = folder / "provenance.json"
     return is_model_folder(folder) and provenance.is_file() and read_provenance(folder).get("kind") == "average"
 

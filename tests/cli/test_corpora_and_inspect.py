@@ -112,10 +112,14 @@ class TestInspect:
         assert len(found["source"]["pieces"]) == len(found["source"]["ids"])
         assert all(isinstance(index, int) for index in found["target"]["ids"])
 
-    def test_a_terminal_is_shown_escapes(self, run_of_two_corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("is_terminal", "encoding"), [(True, "utf-8"), (False, "iso8859-1")])
+    def test_terminals_and_other_encodings_get_escapes(
+        self, run_of_two_corpora: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, encoding: str
+    ) -> None:
         command = ("inspect", run_of_two_corpora, "--line", 32, "--json")
         whole = run_command(*command).out
-        monkeypatch.setattr("nmtkit.cli.inspect.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+        stdout = SimpleNamespace(isatty=lambda: is_terminal, encoding=encoding)
+        monkeypatch.setattr("nmtkit.cli.inspect.sys", SimpleNamespace(stdout=stdout))
         shown = run_command(*command).out
         assert shown.isascii() and not whole.isascii() and json.loads(shown) == json.loads(whole)
 

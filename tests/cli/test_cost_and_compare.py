@@ -154,6 +154,7 @@ def test_the_table_of_devices_has_rates_and_sources() -> None:
         (["wmt14-en-de-base", "--rate", "nan"], 2, "--rate"),
         (["wmt14-en-de-base", "--list-devices"], 2, "--list-devices cannot be combined"),
         (["--list-devices", "--json", "devices.json"], 2, "--list-devices cannot be combined"),
+        (["--list-devices", "--devices", "2"], 2, "--list-devices cannot be combined"),
         (["{run}/recipe.toml", "--json", "{run}/recipe.toml"], 2, "is also the file of the recipe"),
         (["{run}/data"], 1, "data: this is a folder, not a recipe; it is not a run either (no recipe.toml)"),
         (["{run}", "--set", "training.seed=2"], 2, "a RUN has its own recipe"),

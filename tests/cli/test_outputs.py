@@ -46,14 +46,29 @@ def expected(trained: Path) -> bytes:
     return done.stdout.encode()
 
 
-@pytest.mark.parametrize("name", ["recipe.toml", "metrics.jsonl", "data/manifest.json", "scores.json"])
-def test_a_file_that_a_run_needs_is_not_written_over(trained: Path, name: str) -> None:
-    if name == "scores.json":
+OWN = [
+    "recipe.toml", "metrics.jsonl", "data/manifest.json", "scores.json", "averaging.json", "cost.json",
+    "generated/a.tsv", "resume/step-00000009/state.json", "translations/manifest.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_file_that_a_run_needs_is_not_written_over(uninterrupted: Path, name: str, tmp_path: Path) -> None:
+    trained = shutil.copytree(uninterrupted, tmp_path / "run")
+    if not (trained / name).exists():
+        (trained / name).parent.mkdir(parents=True, exist_ok=True)
         (trained / name).write_text("{}")
     before = (trained / name).read_bytes()
     outcome = run_command("cost", trained, "--json", trained / name)
     assert outcome.code == 2 and "belongs to a model or run; give another file" in " ".join(outcome.err.split())
     assert (trained / name).read_bytes() == before
+
+
+def test_the_file_that_stdin_reads_is_not_written_over(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("ab cde\n")
+    done = shell(f"nmtkit translate {trained} --output text < text", tmp_path)
+    assert done.returncode == 2 and b"is also the file that stdin reads" in done.stderr
+    assert (tmp_path / "text").read_text() == "ab cde\n"
 
 
 WARNED = (
@@ -116,6 +131,8 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path) -> None:
     assert (done.stdout, done.stderr) == (b"0\n", b"")
     done = shell(f"{translated} | true; echo ${{PIPESTATUS[1]}}", trained.parent)
     assert (done.stdout, done.stderr) == (b"0\n", b"")
+    for early in ("--version", "--help", "translate --help"):
+        assert shell(f"nmtkit {early} | true; echo ${{PIPESTATUS[0]}}", trained.parent).stdout == b"0\n"
     # Files are written before the tables that the reader does not wait for.
     for command in ("cost run", "score --hypothesis text --reference text"):
         assert shell(f"nmtkit {command} --json found.json | true", trained.parent).stderr == b""

@@ -856,6 +856,12 @@ class TestGoingOn:
             outcome = translate("--input", tmp_path / "in.txt", *options)
             assert outcome.code == 2
             assert "give another file" in outcome.err.replace("\n", " ")
+        archive = tmp_path / "texts.zip"
+        with zipfile.ZipFile(archive, "w") as texts:
+            texts.writestr("a.en", "the cat\n")
+        outcome = translate("--input", f"{archive}:a.en", "--output", archive)
+        assert outcome.code == 2 and "is also the file of --input" in " ".join(outcome.err.split())
+        archive.unlink()  # which raises an error if a text has replaced it
         assert (tmp_path / "in.txt").read_text() == "the cat\n"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "link"]
         for nowhere in (["--output", "/dev/null", "--status", "/dev/null"], ["--prefix", "/dev/null"]):

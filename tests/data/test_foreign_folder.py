@@ -1,10 +1,11 @@
-"""A folder `data` of the user in the folder of a run."""
+"""Files of the user in the folder of a run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import run_command
+from tests.conftest import TinyProject, run_command
 
 
 @pytest.mark.parametrize("options", [[], ["--check"]])
@@ -14,3 +15,17 @@ def test_a_folder_of_the_user_named_data_is_not_replaced(tmp_path: Path, options
     outcome = run_command("prepare", "quickstart", "--run-dir", tmp_path, *options)
     assert (outcome.code, (tmp_path / "data" / "train.en").read_text()) == (1, "a\n")
     assert "holds files that are not nmtkit's, such as train.en; take another --run-dir" in outcome.err
+
+
+def test_a_recipe_of_the_user_named_recipe_toml_is_not_replaced(tiny: TinyProject, tmp_path: Path) -> None:
+    mine = f'# mine\nbase = "{tiny.recipe}"\n'
+    (tmp_path / "recipe.toml").write_text(mine)
+    outcome = run_command("prepare", tmp_path / "recipe.toml", "--run-dir", tmp_path)
+    assert (outcome.code, (tmp_path / "recipe.toml").read_text()) == (1, mine)
+    assert "would replace this file; rename it, or take another --run-dir" in outcome.err
+    assert run_command("prepare", tmp_path / "recipe.toml", "--run-dir", tmp_path / "run").code == 0
+    # Of a run whose data were deleted, the recipe is nmtkit's.
+    stored = tmp_path / "run" / "recipe.toml"
+    shutil.rmtree(tmp_path / "run" / "data")
+    assert run_command("prepare", stored, "--run-dir", tmp_path / "run", "--set", "training.seed=5").code == 0
+    assert "seed = 5" in stored.read_text()

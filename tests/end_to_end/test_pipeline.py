@@ -22,6 +22,7 @@ from nmtkit.evaluation.metrics import Score
 from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.lines import read_lines
+from nmtkit.model_folder import read_description
 from nmtkit.run import Run
 from tests.conftest import run_command, run_with_streams
 from tests.export.foreign_folders import changed_json
@@ -231,8 +232,14 @@ class TestOutput:
         assert worse[1:] == [False, True]
         best = shlex.split(outcome.err.partition("long; `nmtkit ")[2].partition("`")[0])
         assert run_command(*best).code == 0
-        made_of = read_json(run / "averaged" / "provenance.json")["average_of"]
-        assert [entry["checkpoint"] for entry in made_of] == ["step-00000024"]
+        # `run` keeps what was chosen, also with another search, until the recipe's average is asked for.
+        outcome = run_command(*command, "--set", "decoding.beam=3")
+        assert "3/5 average: keep that of `nmtkit average --best 1`; without an option" in outcome.err
+        assert Run(run).averaged_checkpoints() == ["step-00000024"]
+        assert read_description(run / "averaged")["decoding"]["beam"] == 3
+        assert run_command("average", run).code == 0
+        assert "3/5 average: make the model from the last" in run_command(*command).err
+        assert len(Run(run).averaged_checkpoints()) > 1
 
 
 class TestNumbers:
