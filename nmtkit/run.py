@@ -273,16 +273,17 @@ class Run:
         """Hold the lock of the run for the duration of a `with` block; create the folder if it is missing.
 
         Args:
-            command: name of the locking command, for messages of other processes: "train" or "prepare".
+            command: name of the locking command, for messages of other processes: "train", "prepare" or "ablate".
 
         Raises:
             NmtkitError: another process holds the lock, or the folder cannot be written.
         """
         # On a stack, so that errors of the block itself are not reported as faults of the lock.
+        option = "--sweep-dir" if command == "ablate" else "--run-dir"
         with ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(self._lock, self.folder, command, "--run-dir"))
+                stack.enter_context(locked(self._lock, self.folder, command, option))
             except OSError as error:
                 if error.errno not in NOT_ALLOWED:
                     raise

@@ -64,6 +64,7 @@ def command(
         run_here,
         run_in_processes,
     )
+    from nmtkit.run import Run
 
     alone = next((run for run in runs if run.name == only), None)
     if only is not None and alone is None:
@@ -86,20 +87,28 @@ def command(
     arguments += [part for override in set_ or [] for part in ("--set", override)]
     jobs = jobs or default_jobs(device)
 
-    results = {run.name: result for run in runs if (result := finished_result(run, folder, fingerprint)) is not None}
+    # The tables show all rows that were begun here, also if only some were chosen this time.
+    first_runs = {row.name: Run(folder / f"{row.name}-seed{loaded.training.seed}") for row in sweep.rows}
+    begun = [row for row in sweep.rows if row in chosen or first_runs[row.name].recipe_file.is_file()]
+    shown = runs if begun == chosen else plan(loaded, sweep, begun, seeds=seeds, scale=scale)
+    results = {run.name: result for run in shown if (result := finished_result(run, folder, fingerprint)) is not None}
     failures: dict[str, str] = {}
 
     def report() -> dict[str, Any]:
-        return make_report(loaded, sweep, runs, results, failures)
+        return make_report(loaded, sweep, shown, results, failures)
 
     todo = [run for run in runs if run.name not in results]
-    console.log.info("%d runs, %d of them finished already", len(runs), len(results))
+    num_done = len(runs) - len(todo)
+    console.log.info("%d runs, %d of them finished already", len(runs), num_done)
     try:
         # Closed at once at an error or a signal, which stops the processes; a generator is collected at any later time.
-        with closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended:
-            for run, fault in ended:
+        with (
+            Run(folder).locked("ablate"),
+            closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended,
+        ):
+            for number, (run, fault) in enumerate(ended, start=num_done + 1):
                 result = finished_result(run, folder, fingerprint)
-                count = f"{len(results) + len(failures) + 1}/{len(runs)} {run.name}"
+                count = f"{number}/{len(runs)} {run.name}"
                 if fault is None and result is not None:
                     results[run.name] = result
                     console.log.info("%s: %s", count, _summary(result))

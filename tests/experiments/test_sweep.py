@@ -331,6 +331,15 @@ def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp
     done = ablate(swept.recipe, rows, folder, "--rows", "base")
     assert done.returncode == 0, done.stderr
     assert "1/1 base-seed1: perplexity" in done.stderr
+    # The tables keep the other rows that were trained here.
+    assert [row["name"] for row in read_json(folder / "ablations.json")["rows"]] == [
+        row["name"] for row in read_json(swept.folder / "ablations.json")["rows"]
+    ]
+    (folder / "base-seed1" / "ablation.json").unlink()
+    with Run(folder).locked("ablate"):
+        second = ablate(swept.recipe, rows, folder, "--rows", "base")
+    assert second.returncode == 1 and "in use by nmtkit ablate" in second.stderr
+    assert second.stderr.endswith("or use another --sweep-dir\n")
     assert "--rows: there is no row or group ''" in ablate(swept.recipe, rows, folder, "--rows", "").stderr
 
 
