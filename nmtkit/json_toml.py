@@ -68,7 +68,8 @@ def _fitting(value: Any, shape: Any, location: str) -> Any:
 
 def any_number(value: Any) -> None:
     """Shape of a measured value: null or any number, including NaN and infinity."""
-    if value is not None and type(value) not in (int, float):
+    # Whole numbers of hundreds of digits are no floats.
+    if value is not None and (type(value) not in (int, float) or (type(value) is int and value.bit_length() > 1000)):
         raise ValueError("not a number")
 
 

@@ -205,6 +205,8 @@ class TestWrongKeys:
     def test_a_key_outside_the_sections_is_told(self, folder: Folder) -> None:
         message = folder.complaint(f"seed = 1\n{DATA}")
         assert message.startswith(f"{folder.path / 'mine.toml'}: seed is outside of the sections")
+        message = folder.complaint("training = 5\n[data]\n")
+        assert message.endswith("training must be a section, whose keys stand below a line [training]")
 
     def test_a_mistake_in_a_base_names_the_file_of_the_base(self, folder: Folder) -> None:
         folder.write(f"{DATA}[training]\nsead = 1\n", "parent.toml")
@@ -409,6 +411,9 @@ class TestBases:
     def test_a_stored_recipe_can_be_the_base_of_another_task(self, folder: Folder) -> None:
         folder.write(to_toml(load_recipe("gpt-gutenberg")), "lm.toml")
         of_label = 'task = "label"\nsource_language = "en"\ntrain = ["trec/train"]\n'
+        stated = 'task = "label"\ntrain = [{ source = "a", target = "b", source_language = "is" }]\n'
+        data = folder.load(f'[data]\n{stated}[model]\narchitecture = "decoder"\n').data
+        assert (data.source_language, data.target_language) == ("is", "zxx")
         of_label = f'base = "lm.toml"\n[data]\n{of_label}[training]\nschedule = "linear"\n'
         labels = folder.load(of_label)
         assert (labels.model.head, labels.data.share_vocab, labels.model.d_model) == ("classes", False, 256)

@@ -142,15 +142,15 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_source(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
-            return {"source_language": values["target_language"], **values}
         # A list, as what stands there may be of a type that cannot be hashed, such as a list or a table.
         if isinstance(values, dict) and values.get("task") in [LANGUAGE_MODEL, TRAJECTORIES, *HEADS]:
-            return {**defaults_of_task(values["task"])["data"], **values}
+            values = {**defaults_of_task(values["task"])["data"], **values}
         for key in ("source_language", "target_language"):
             stated = {stated_text(entry, key) for entries in _corpora(values) for entry in entries}
             if key not in values and stated - {None}:
                 values = {**values, key: stated.pop() if len(stated) == 1 else MANY_LANGUAGES}
+        if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
+            values = {"source_language": values["target_language"], **values}
         if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task not in TASK_NAMES:
             raise ValueError(f'task = "{as_text(task)}": no such task; choose one of {", ".join(sorted(TASK_NAMES))}')
         return values

@@ -108,13 +108,13 @@ def describe_missing(name: str) -> str:
     """Return the message about a name of no corpus."""
     if name.startswith(opus.PREFIX):
         return opus.describe_malformed(name)
-    kind, names = "corpus", [*BUILTIN_SPLITS, *FACTS_SPLITS, *catalogue()]
+    kind, names, option = "corpus", [*BUILTIN_SPLITS, *FACTS_SPLITS, *catalogue()], ""
     if name.startswith(PREFIX):
-        kind, names = "sacreBLEU test set", set_names()
+        kind, names, option = "sacreBLEU test set", set_names(), " --sacrebleu"
     # cutoff = 0: there always is a nearest name, even of something quite different.
     nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)[0]
     return (
-        f'unknown {kind} "{name}"; the nearest name is "{nearest}" (`nmtkit corpora` lists all); '
+        f'unknown {kind} "{name}"; the nearest name is "{nearest}" (`nmtkit corpora{option}` lists all); '
         'files of your own are given as { source = "FILE", target = "FILE" }'
     )
 

@@ -304,8 +304,11 @@ class Downloader:
                     raise _StoppedError from None
 
     def _record_path(self, file: RemoteFile) -> Path:
-        path = self._cache_path(file)
-        return path.with_name(f"{path.name}.sha256")
+        """Return the path of a file's recorded checksum, which is beside the file in the mirror, or in the cache."""
+        existing = self._existing(file)
+        paths = [existing[0]] if existing is not None else []
+        records = [path.with_name(f"{path.name}.sha256") for path in (*paths, self._cache_path(file))]
+        return next((record for record in records if record.is_file()), records[-1])
 
     def _expected(self, file: RemoteFile) -> RemoteFile:
         """Return a file with the checksum of its first download where none is published."""

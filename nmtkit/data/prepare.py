@@ -618,7 +618,7 @@ class _Preparer:
         blocks = text.blocks(context)
         counts["train"], statistics["train"] = self._write_shards(folder, "train", tokenizer, blocks, len(text))
         if not counts["train"]:
-            raise DataError(self.nothing_left("max_tokens"))
+            raise DataError(self.nothing_left("max_tokens and max_ratio"))
         if self._valid:
             _write_text(self._data, folder / "valid", self._valid)
             counts["valid"], statistics["valid"] = self._write_shards(

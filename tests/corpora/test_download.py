@@ -639,6 +639,16 @@ class TestRecordedChecksums:
         assert "has sha256" in message
         assert f"delete {record} to take the new one" in message
 
+    def test_a_copy_of_the_cache_as_a_mirror_is_verified_too(self, server: Server, tmp_path: Path) -> None:
+        server.answers["/a.txt"] = Answer(CONTENT)
+        file, cache, mirror = RemoteFile(f"{server.url}/a.txt"), tmp_path / "cache", tmp_path / "mirror"
+        Downloader(cache=cache).fetch(file)
+        cache.rename(mirror)
+        assert Downloader(mirror=mirror, cache=cache).fetch(file).path.is_relative_to(mirror)
+        next(mirror.rglob("a.txt")).write_bytes(CONTENT.swapcase())
+        message = message_of(lambda: Downloader(mirror=mirror, cache=cache).fetch(file))
+        assert "has sha256" in message and f"delete {next(mirror.rglob('a.txt.sha256'))} to take" in message
+
     def test_a_renewed_file_is_refused_until_its_record_is_deleted(self, server: Server, tmp_path: Path) -> None:
         server.answers["/a.txt"] = Answer(CONTENT)
         file = RemoteFile(f"{server.url}/a.txt")
