@@ -412,7 +412,8 @@ class TestBases:
         folder.write(to_toml(load_recipe("gpt-gutenberg")), "lm.toml")
         of_label = 'task = "label"\nsource_language = "en"\ntrain = ["trec/train"]\n'
         stated = 'task = "label"\ntrain = [{ source = "a", target = "b", source_language = "is" }]\n'
-        data = folder.load(f'[data]\n{stated}[model]\narchitecture = "decoder"\n').data
+        causal = '[model]\narchitecture = "decoder"\nsource_attention = "causal"\n[training]\nvalidate_bleu = false\n'
+        data = folder.load(f"[data]\n{stated}{causal}").data
         assert (data.source_language, data.target_language) == ("is", "zxx")
         of_label = f'base = "lm.toml"\n[data]\n{of_label}[training]\nschedule = "linear"\n'
         labels = folder.load(of_label)
