@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,12 +190,22 @@ class Run:
         states += [folder / "state.json" for folder in self.resume_states()]
         return max((path for path in states if path.is_file()), key=lambda path: step_of(path.parent), default=None)
 
-    def whole_checkpoints(self, count: int | None = None) -> list[Path]:
+    def whole_checkpoints(self, count: int | None = None, *, in_succession: bool = False) -> list[Path]:
         """Return the newest ``count`` undamaged checkpoints, oldest first; None: all.
 
         Damaged checkpoints are skipped with a warning.
+
+        Args:
+            in_succession: leave out those before the last gap, which are there only because they are among the best.
         """
-        return sorted(_whole(reversed(self.checkpoints()), count), key=step_of)
+        newest_first = self.checkpoints()[::-1]
+        if in_succession:
+            for number, (newer, older) in enumerate(pairwise(newest_first), start=1):
+                with contextlib.suppress(ModelError):  # damaged, as `_whole` reports
+                    if read_provenance(newer).get("previous", step_of(older)) != step_of(older):
+                        newest_first = newest_first[:number]
+                        break
+        return sorted(_whole(newest_first, count), key=step_of)
 
     def best_checkpoints(self, count: int, *, check: bool = True) -> list[Path]:
         """Return at most ``count`` validated checkpoints, best first by best_metric.

@@ -205,6 +205,7 @@ class TestWrongKeys:
     def test_a_key_outside_the_sections_is_told(self, folder: Folder) -> None:
         message = folder.complaint(f"seed = 1\n{DATA}")
         assert message.startswith(f"{folder.path / 'mine.toml'}: seed is outside of the sections")
+        assert "must be one word without blanks" in folder.complaint(f'{DATA}segment_mark = "@@ "\n')
         message = folder.complaint("training = 5\n[data]\n")
         assert message.endswith("training must be a section, whose keys stand below a line [training]")
 

@@ -130,7 +130,7 @@ class DataConfig(Section):
     """Maximum number of pairs from which subwords are learned."""
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
     """For wordpiece: number of characters with an entry of their own; Wu et al. 2016 use more for Asian languages."""
-    segment_mark: str = "@@"
+    segment_mark: str = Field(default="@@", pattern=ONE_WORD)
     """For subwords = "none": mark at the end of a piece that the next one continues; translations are joined there."""
     tokenizer: Path | None = None
     """Model (run, model folder or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning."""

@@ -294,6 +294,7 @@ class BlockExaminer:
         self._check_only = check_only
         self._holds_out = bool(data.held_out) and not check_only
         self._has_labels = data.has_labels
+        self._data = data
         self._is_translation = data.task_name == "translation"
         self._errors = utf8_errors(cleaning, check_only=check_only)
         ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter
@@ -304,7 +305,8 @@ class BlockExaminer:
     def __call__(self, block: RawBlock) -> ExaminedBlock:
         """Examine and clean a block."""
         result = ExaminedBlock()
-        sides = source, target = block.readers(self._errors)
+        data, sides = self._data, block.readers(self._errors)
+        source, target = sides
         broken_rules, checks_overlap = self._examiner.broken_rules, bool(self._valid or self._test)
         known = {"overlap_valid": self._valid, "overlap_test": self._test}
         # Running text has many equal short lines, so its lines are compared only where the recipe asks for it.
@@ -327,9 +329,10 @@ class BlockExaminer:
                     rules.append("bom")
                 is_comparable = self._examiner.compares_sides and not BLANK_RULES.intersection(rules)
                 state = COMPARABLE if is_comparable else 0
-                key = key_of(*pair)
-                source_keys.append(key_of(pair[0], *self._direction))
-                pair_keys.append(key_of(*pair, *self._direction) if self._direction else key)
+                compared_source = comparable_source(data, pair[0])
+                key = key_of(compared_source, pair[1])
+                source_keys.append(key_of(compared_source, *self._direction))
+                pair_keys.append(key_of(compared_source, pair[1], *self._direction) if self._direction else key)
                 overlaps: list[str] = []  # rules to check
                 if checks_overlap and (state or (of_text and not self._examiner.compares_sides and pair[1] != NEWLINE)):
                     overlaps = [*known] if state else of_text
@@ -340,7 +343,8 @@ class BlockExaminer:
                     cleaned = self._apply(rules, number, *pair, result)
                     # What is fixed may be a pair of these sets, too; a line that is blank by now is none of them.
                     if cleaned is not None and cleaned != pair and cleaned[1] != NEWLINE:
-                        new = [rule for rule in overlaps if rule not in rules and key_of(*cleaned) in known[rule]]
+                        key = key_of(comparable_source(data, cleaned[0]), cleaned[1])
+                        new = [rule for rule in overlaps if rule not in rules and key in known[rule]]
                         cleaned = self._apply(new, number, *cleaned, result) if new else cleaned
                 if cleaned is not None and not self._check_only:
                     state |= SPOOLED
@@ -359,8 +363,7 @@ class BlockExaminer:
         sources, targets = ([f"{pair[side]}\n".encode() for pair in kept] for side in (1, 2))
         result.texts = b"".join(sources), b"".join(targets)
         if self._holds_out:
-            # Examples with the same label are no copies of each other.
-            compared = [(number, source, source) for number, source, _ in kept] if self._has_labels else kept
+            compared = [(number, *held_out_sides(self._data, source, target)) for number, source, target in kept]
             result.rows = PairFile.rows(compared, self._steps, (sources, targets))
         result.carriage_returns = source.carriage_returns, target.carriage_returns
         result.byte_order_marks = source.has_byte_order_mark, target.has_byte_order_mark
@@ -388,6 +391,18 @@ class BlockExaminer:
             result.dropped[unusable] += 1
             return None
         return source, target
+
+
+def comparable_source(data: DataConfig, source: str) -> str:
+    """Return a source in the form in which copies are looked for: the order of two texts to compare has no meaning."""
+    return FIELD_MARK.join(sorted(source.split(FIELD_MARK))) if data.task_name == "similarity" else source
+
+
+def held_out_sides(data: DataConfig, source: str, target: str) -> tuple[str, str]:
+    """Return the sides by which copies of held-out pairs are found: examples with the same label are no copies."""
+    if data.has_labels:
+        source = target = comparable_source(data, source)
+    return source, target
 
 
 def utf8_errors(cleaning: CleaningConfig, *, check_only: bool) -> Literal["strict", "surrogateescape"]:

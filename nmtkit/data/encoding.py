@@ -218,22 +218,41 @@ class BlockEncoder:
 def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], run: Run) -> int:
     """Return how many pairs without unknown words are in the training data of a run, found by 64-bit keys of their ids.
 
+    Tags and the sentences before do not count: the same pair may have others in training.
+
     Raises:
         NmtkitError: the run cannot be read, or does not know the languages.
     """
+    tokenizer = run.tokenizer()
     encoder = BlockEncoder(run.data / "tokenizer", None, [""], 0, [direction], run.recipe().data.max_source_tokens)
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
     block = encoder(TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target))
     sides = list(zip(block.ids, block.lengths, strict=True))
-    keys, data, is_known = _keys(sides), PairData(run.data / "train"), np.ones(len(block.lengths[0]), bool)
+    keys, data = _keys(_own_text(sides, tokenizer)), PairData(run.data / "train")
+    is_known = np.ones(len(block.lengths[0]), bool)
     for ids, lengths in sides:
         if len(ids):  # ids do not tell unknown words apart
             is_known &= ~np.logical_or.reduceat(ids == UNK, np.cumsum(lengths) - lengths)
     is_trained = np.zeros(len(keys), bool)
     for begin in range(0, len(data), _PAIRS_AT_ONCE):
         indices = np.arange(begin, min(begin + _PAIRS_AT_ONCE, len(data)))
-        is_trained |= np.isin(keys, _keys([data.joined_ids(side, indices) for side in range(2)]))
+        stored = [data.joined_ids(side, indices) for side in range(2)]
+        is_trained |= np.isin(keys, _keys(_own_text(stored, tokenizer)))
     return int((is_trained & is_known).sum())
+
+
+def _own_text(sides: Sequence[tuple[npt.NDArray, Lengths]], tokenizer: Tokenizer) -> list[tuple[npt.NDArray, Lengths]]:
+    """Return ids and lengths without tags and without the sentences before."""
+    found = []
+    for side, (ids, lengths) in zip(SIDES, sides, strict=True):
+        is_own = np.isin(ids, [*tokenizer.tag_ids], invert=True) if side == "source" else np.ones(len(ids), bool)
+        starts = np.cumsum(lengths) - lengths
+        if side in tokenizer.context_sides and len(ids):
+            positions = np.arange(len(ids))
+            last = np.maximum.reduceat(np.where(ids == tokenizer.separator_id(side), positions, -1), starts)
+            is_own &= positions > np.repeat(last, lengths)
+        found.append((ids[is_own], np.add.reduceat(is_own, starts, dtype=np.int64) if len(ids) else lengths))
+    return found
 
 
 def _keys(sides: Sequence[tuple[npt.NDArray, Lengths]]) -> npt.NDArray[np.uint64]:

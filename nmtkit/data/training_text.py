@@ -36,7 +36,9 @@ from nmtkit.data.cleaning import (
     BlockExaminer,
     ExaminedBlock,
     RawBlock,
+    comparable_source,
     excerpt,
+    held_out_sides,
     utf8_errors,
 )
 from nmtkit.data.divergence import likely_first_divergent_line
@@ -178,7 +180,10 @@ class TrainingTextReader:
         self._folder = folder
         self._workers = workers
         self._errors = utf8_errors(recipe.cleaning, check_only=check_only)
-        keys = (frozenset(key_of(*pair) for pair in pairs) for pairs in sets)
+        keys = (
+            frozenset(key_of(comparable_source(recipe.data, source), target) for source, target in pairs)
+            for pairs in sets
+        )
         self._examiner: tuple[Any, ...] = (recipe.cleaning, *keys, check_only)
         self._valid = sets[0]
 
@@ -306,7 +311,7 @@ class TrainingTextReader:
         """
         states, directions = np.frombuffer(text.states, np.uint8), self._data.held_out_directions
         # Pairs that are held out for validation are left out by then; those of validation corpora may be in the text.
-        pairs = [(0, source, source if self._data.has_labels else target) for source, target in self._valid]
+        pairs = [(0, *held_out_sides(self._data, source, target)) for source, target in self._valid]
         taken = PairFile.rows(pairs, without_moses(self._data.normalize), ([b""] * len(pairs), [b""] * len(pairs)))
         held_out = {}
         for key, total in self._data.held_out.items():

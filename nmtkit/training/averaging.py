@@ -58,7 +58,8 @@ def choose_checkpoints(
 ) -> list[Path]:
     """Return the checkpoints to average, oldest first: the last ones, or the best by the run's best_metric.
 
-    Without a number: the last ``at_most``, or as many as the run's average_last, or fewer if there are fewer. Damaged
+    The last ones have no gap, as there is before one that is only kept because it is among the best. Without a number:
+    the last ``at_most``, or as many as the run's average_last, or fewer if there are fewer. Damaged
     checkpoints are reported, and those before them (or next in rank) take their place.
 
     Args:
@@ -81,7 +82,7 @@ def choose_checkpoints(
         return sorted(chosen, key=step_of)
     number = last or at_most or _average_last(available)
     # Counted back from the newest, which is always among them.
-    chosen = run.whole_checkpoints((number - 1) * spacing + 1)[::-spacing][:number][::-1]
+    chosen = run.whole_checkpoints((number - 1) * spacing + 1, in_succession=True)[::-spacing][:number][::-1]
     if not chosen:
         raise ModelError(f"{run.checkpoints_folder}: every checkpoint is damaged; train the run again")
     if last is not None and len(chosen) < last:
@@ -254,7 +255,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         DataError: it has no validation set, or BLEU is requested where there are no translations.
     """
     run = Run(run_dir)
-    folders = run.whole_checkpoints()
+    folders = run.whole_checkpoints(in_succession=True)
     if len(folders) < 2:
         raise ModelError(
             f"{run_dir}: {counted(len(folders), 'whole checkpoint')}, so there is nothing to "

@@ -28,7 +28,7 @@ from nmtkit.evaluation.cost import matmul_flops_per_second, read_metrics
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.files import check_space, existing, free_bytes, remove_leftovers
 from nmtkit.json_toml import write_json
-from nmtkit.model_folder import damage, save_model
+from nmtkit.model_folder import damage, save_model, step_of
 from nmtkit.run import Run
 from nmtkit.training.energy import ENERGY, EnergyMeter
 from nmtkit.training.epochs import NotSampledError, training_pairs
@@ -428,16 +428,18 @@ class _Session:
         self._state.save(self._run, {**self._facts(), **extra})
 
     def _save_checkpoint(self, validation: Validation | None, *, is_end: bool = False) -> None:
-        recipe = self._recipe
+        recipe, step = self._recipe, self._state.progress.step
+        before = [step_of(folder) for folder in self._run.checkpoints() if step_of(folder) < step]
         provenance = {
             "kind": "checkpoint",
             **self._facts(),
+            "previous": max(before, default=0),
             "best_metric": recipe.training.best_metric,
             "valid_nll": validation.metrics["valid_nll"] if validation is not None else None,
             "valid_bleu": validation.bleu if validation is not None else None,
             "end": is_end,
         }
-        folder, weights = self._run.checkpoint(self._state.progress.step), self._state.result
+        folder, weights = self._run.checkpoint(step), self._state.result
         save_model(folder, weights, recipe.model, self._tokenizer, recipe.decoding, provenance, self._lengths)
 
     def _check_space(self, update: Update | None, *, with_state: bool = True) -> None:

@@ -136,6 +136,8 @@ def initial_weights(
         has_other_labels = (own.label_type, own.labels) != (tokenizer.label_type, tokenizer.labels)
     else:
         _check_tokenizer(folder, own, recipe, tokenizer)
+    # These heads have one output, whatever the labels are.
+    has_other_labels &= not (given.head == recipe.model.head and given.head in ("number", "choice"))
     check_sum(folder, read_provenance(folder))
     stored, weights, kept = read_tensors(folder / "model.safetensors"), dict[str, Tensor](), dict[str, int]()
     for name, values in initial.items():

@@ -126,6 +126,19 @@ def test_test_pairs_that_the_first_training_had_are_counted(project: Project, lo
     ]
 
 
+def test_tags_and_sentences_before_do_not_hide_that_a_pair_was_trained_on(tmp_path: Path) -> None:
+    pairs = sentence_pairs(120)
+    tagged, context = Project(tmp_path / "tagged"), Project(tmp_path / "context")
+    for project in (tagged, context):
+        project.write("train", pairs)
+    files = f'source="{tagged.folder}/train.en",target="{tagged.folder}/train.de"'
+    tagged.prepare(f'data.train=[{{{files},source_prefix="<bt>"}}]')
+    context.prepare("data.context=1")
+    for project in (tagged, context):
+        direction = project.recipe().data.directions[0]
+        assert num_trained([*pairs[90:50:-1], *sentence_pairs(30, seed=2)], direction, Run(project.run)) == 40
+
+
 def test_a_tokenizer_without_bytes_is_not_taken_for_one_that_has_them(project: Project) -> None:
     project.prepare()
     base, project.run = project.run, project.folder / "tuned"

@@ -146,6 +146,12 @@ class TestFiles:
         assert provenance["files"] == sums
         assert provenance["versions"]["nmtkit"]
 
+    def test_a_checkpoint_names_the_one_before(self, pipeline: Pipeline) -> None:
+        folders = Run(pipeline.run).checkpoints()
+        previous = [read_json(folder / "provenance.json")["previous"] for folder in folders]
+        assert previous[1:] == [int(folder.name.removeprefix("step-")) for folder in folders[:-1]]
+        assert previous[0] < int(folders[0].name.removeprefix("step-"))
+
     def test_an_average_is_marked_as_such(self, pipeline: Pipeline) -> None:
         provenance = read_json(pipeline.run / "averaged" / "provenance.json")
         assert (provenance["kind"], provenance["resumable"]) == ("average", False)

@@ -359,6 +359,23 @@ def test_validation_and_test_examples_can_be_held_out(tmp_path: Path) -> None:
     assert len(kept) == sum(text not in held_out for text in train_texts)
 
 
+def test_the_order_of_similar_texts_makes_no_other_example(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    lines = [tuple(word(rng) for _ in range(2)) for _ in range(40)]
+    both = [*lines, *((second, first) for first, second in lines)]
+    train = "".join(f"{first}\t{second}\n" for first, second in both), "yes\nno\n" * 40
+    test = "".join(f"{second}\t{first}\n" for first, second in lines[:4]), "yes\nno\n" * 2
+    path = write_project(tmp_path, "similarity", of_similar, train=train, test=test)
+    prepare(load_recipe(path, ["data.valid=8", 'cleaning.overlap_test="drop"']), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    held_out = {frozenset(line.split("\t")) for line in run.valid_text.read()[0]}
+    tested = {frozenset(line) for line in lines[:4]}
+    data = LabelData(run.data / "train", run.tokenizer())
+    kept = {frozenset(both[line - 1]) for line in data.lines.tolist()}
+    assert len(held_out) == 8 and not kept & (held_out | tested)
+    assert kept == {frozenset(line) for line in lines} - held_out - tested
+
+
 def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
     path = write_project(tmp_path, valid=("a\nb\n", "1.5\nhigh\n"), train=("a\nb\n", "1\n2\n"), test=("a\n", "1\n"))
     with pytest.raises(DataError, match=r"valid.label, line 2: the label 'high' is no number"):

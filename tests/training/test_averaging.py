@@ -220,6 +220,20 @@ def test_a_damaged_checkpoint_of_a_run_is_passed_over_for_the_one_before_it(tmp_
         choose_checkpoints(tmp_path)
 
 
+def test_a_checkpoint_that_is_kept_as_the_best_is_not_one_of_the_last(tmp_path: Path) -> None:
+    for step in (110, 290, 300):
+        save_checkpoint(tmp_path, step, previous=step - 10)
+    assert [folder.name[-3:] for folder in choose_checkpoints(tmp_path, at_most=3)] == ["290", "300"]
+    with pytest.raises(ModelError, match="the last 3 checkpoints are requested, but only 2 exist"):
+        choose_checkpoints(tmp_path, last=3)
+    with pytest.raises(ModelError, match="2 apart, but only 1 exist"):
+        choose_checkpoints(tmp_path, last=2, spacing=2)
+    # One that is damaged is skipped, and those before it are the last ones.
+    save_checkpoint(tmp_path, 280, previous=270)
+    (tmp_path / "checkpoints" / "step-00000290" / "model.safetensors").write_bytes(b"")
+    assert [folder.name[-3:] for folder in choose_checkpoints(tmp_path, at_most=3)] == ["280", "300"]
+
+
 def test_an_average_is_up_to_date_until_its_checkpoints_change(tmp_path: Path) -> None:
     folders = [save_checkpoint(tmp_path, step) for step in (1, 2, 3)]
     output = tmp_path / "averaged"

@@ -133,6 +133,11 @@ def test_a_head_is_copied_only_for_the_same_labels_and_added_entries_are_dropped
     check(initial_weights(folder, recipe, own, initial), initial, stored)
     body = {name: values for name, values in stored.items() if not name.startswith("head.")}
     check(initial_weights(folder, recipe, with_labels(tokenizer, "neg", "pos"), initial), initial, body)
+    # Heads of numbers and of choices have one output, whatever the labels are.
+    for head in ("number", "choice"):
+        save_model(tmp_path / head, stored, ModelConfig(**DECODER, head=head), own, DecodingConfig(), {})
+        same = recipe.model_copy(update={"model": recipe.model.model_copy(update={"head": head})})
+        check(initial_weights(tmp_path / head, same, with_labels(tokenizer, "1", "2"), initial), initial, stored)
     entries = tokenizer.vocab_size("source")
     initial = weights_of(2, entries, **DECODER)
     expected = {**body, "embeddings.shared": stored["embeddings.shared"][:entries]}
