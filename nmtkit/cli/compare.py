@@ -44,9 +44,10 @@ def command(
 
     if len(runs) < 2:
         raise BadParameter("give at least two runs")
-    owned = [
-        path for run in map(Run, runs) for path in (run.recipe_file, run.metrics, run.prediction, run.scores, run.cost)
-    ]
+    owned: list[Path] = []
+    for run in map(Run, runs):
+        owned += [run.recipe_file, run.metrics, run.prediction, run.scores, run.cost]
+        owned += run.translations_record.parent.glob("*")
     if trials and paired == "mcnemar":
         raise BadParameter("McNemar's test has no trials", param_hint="--trials")
     options.check_files([("--json", json_file)], [("a run", path) for path in owned])

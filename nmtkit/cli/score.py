@@ -101,7 +101,7 @@ def command(
             metavar="MODEL",
             help="Compute with this model the log-probability of each line of --hypothesis as the translation of its "
             "line of --source (language models: as its continuation). Without --source, a language model scores the "
-            "whole text. Several models form an ensemble.",
+            "whole text. Several models that translate form an ensemble.",
         ),
     ] = None,
     output: Annotated[Path | None, Option(help="File for the result of --model.  [default: stdout]")] = None,

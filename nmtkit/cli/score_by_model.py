@@ -50,7 +50,9 @@ def score_by_model(
         total = sum(1 for _ in _pairs(local_lines(source, "replace"), local_lines(hypothesis, "replace")))
     chosen_device = options.start_device(device, threads)
     decoder: ForcedDecoder | ContinuationScorer
-    if len(models) == 1 and not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
+    if not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
+        if len(models) > 1:
+            raise ModelError(f"{models[0]}: is a language model; give no other, as they form no ensemble here")
         if from_ is not None:
             raise ModelError(f"{models[0]}: a language model has no source language; leave out --from")
         decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device), precision)

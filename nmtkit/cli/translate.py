@@ -251,10 +251,10 @@ def _kinds(keep: str | None) -> tuple["Kind", ...]:
 
 
 def _line_constraints(option: str, path: Path | None) -> "LineConstraints | None":
+    from nmtkit.corpora.corpus import local_lines
     from nmtkit.decoding.file_translation import LineConstraints
-    from nmtkit.lines import read_lines
 
-    return LineConstraints(option, path, read_lines(path)) if path is not None else None
+    return LineConstraints(option, path, list(local_lines(path, "strict"))) if path is not None else None
 
 
 def translate_to_file(

@@ -6,18 +6,20 @@ models of decisions have no outputs to test: their scores are those of RUN/score
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from nmtkit.config.recipe import settings_of
 from nmtkit.config.schema import Recipe
-from nmtkit.console import amount, duration
+from nmtkit.console import amount, duration, log
 from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import TARGET_TOKENS, Table, energy, percent, scientific
 from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, model_text, read_scores, shown_score
+from nmtkit.evaluation.provenance import doubts
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test, testable
 from nmtkit.files import as_text
 from nmtkit.run import Run
@@ -146,7 +148,11 @@ def compare_runs(
         of_run["data (fingerprint of settings and text)"] = str(fingerprint)[:12]
     settings = {key: [of_run[key] for of_run in values] for key in values[0]}
     settings = {key: of_runs for key, of_runs in settings.items() if any(value != of_runs[0] for value in of_runs)}
-    return Comparison(names, settings, scores, [_cost(run) for run in runs.values()], changes, left_out)
+    found = Comparison(names, settings, scores, [_cost(run) for run in runs.values()], changes, left_out)
+    for test, name in product(tests, names):
+        for doubt in doubts(runs[name].folder, test, recipes[name]):
+            log.warning("%s", doubt)
+    return found
 
 
 def run_names(run_dirs: Sequence[Path]) -> list[str]:

@@ -16,6 +16,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.console import counted
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
@@ -91,9 +92,11 @@ class LabelTask(Task):
             return None if count == 1 else f"has {count} fields with tabs between them, not one text"
         if self.name == "choice":
             return (
-                None if count > 2 else f"has {count} fields; a context and two answers or more need tabs between them"
+                None
+                if count > 2
+                else f"has {counted(count, 'field')}; a context and two answers or more need tabs between them"
             )
-        return None if count == 2 else f"has {count} fields; two texts need one tab between them"
+        return None if count == 2 else f"has {counted(count, 'field')}; two texts need one tab between them"
 
     def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
         if fault := self.source_fault(source):

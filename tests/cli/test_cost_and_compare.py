@@ -362,7 +362,14 @@ def test_wrong_usage_is_told(base: Path, arguments: list[str], code: int, told: 
     assert told in " ".join(err.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("name", ["scores.json", "cost.json", "recipe.toml"])
+def test_a_translation_that_does_not_come_from_the_recipe_is_named(base: Path, better: Path) -> None:
+    code, _, err = run_command("compare", base, better)
+    assert code == 0
+    for run in (base, better):
+        assert f"warning: {run}/translations/news.txt: there is no record of its model" in err
+
+
+@pytest.mark.parametrize("name", ["scores.json", "cost.json", "recipe.toml", "translations/news.txt"])
 def test_what_is_compared_is_not_written_over(base: Path, better: Path, name: str) -> None:
     (better / name).touch()
     before = (better / name).read_bytes()

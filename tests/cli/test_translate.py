@@ -414,8 +414,9 @@ class TestWishes:
         held = translate("--require", tmp_path / "required", stdin=as_bytes(text)).lines
         assert all("Häuser" in line and "rote" in line for line in held[::2])
         assert held[1::2] == expected[1::2]
-        (tmp_path / "prefix").write_text("neue Hündin\n" * 40)
-        begun = translate("--prefix", tmp_path / "prefix", stdin=as_bytes(text)).lines
+        with zipfile.ZipFile(tmp_path / "texts.zip", "w") as texts:
+            texts.writestr("prefix", "neue Hündin\n" * 40)
+        begun = translate("--prefix", tmp_path / "texts.zip:prefix", stdin=as_bytes(text)).lines
         assert all(line.startswith("neue Hündin") for line in begun)
 
     @pytest.mark.parametrize("option", ["--require", "--prefix"])

@@ -324,7 +324,7 @@ def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: P
         ("label", {"train": ("a\nb\n", "x\n")}, r"2 lines but .*train.label has 1; each line needs a label"),
         ("label", {"test": ("a\n", "x\ny\n")}, r"1 line but .*test.label has 2; each line needs a label"),
         ("label", {"train": ("", "")}, "empty"),
-        ("pair-label", {"train": ("a\tb\nc\n", "x\ny\n")}, "train.txt, line 2: has 1 fields; two texts need one tab"),
+        ("pair-label", {"train": ("a\tb\nc\n", "x\ny\n")}, "train.txt, line 2: has 1 field; two texts need one tab"),
         ("similarity", {"test": ("a\tb\tc\n", "x\n")}, "test.txt, line 1: has 3 fields; two texts need one tab"),
         ("choice", {"train": ("a\tb\tc\nd\te\n", "1\n1\n")}, "line 2: has 2 fields; a context and two answers"),
         ("choice", {"train": ("a\tb\tc\n", "3\n")}, "line 1: the label '3' is not the number of an answer"),
