@@ -142,10 +142,12 @@ def run(
     # Settings of this process for the next steps, which replace those of training.
     workers = Workers.start(device, recipe.training.precision, threads, for_decoding=True)
     run, requested, options = Run(run_dir), recipe.decoding.average_last, ""
+    chosen: list[Path] = []
     if is_average(run.averaged) and run.newer_checkpoint() is None:
-        options = read_provenance(run.averaged).get("options", "")
-    if options:
         chosen = [run.checkpoints_folder / name for name in run.averaged_checkpoints()]
+        if all(folder.is_dir() for folder in chosen):
+            options = read_provenance(run.averaged).get("options", "")
+    if options:
         log.info("3/5 average: keep that of `nmtkit average %s`; without an option, it makes the recipe's", options)
     else:
         log.info("3/5 average: make the model from the last %s", counted(requested, "checkpoint"))

@@ -238,13 +238,11 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> list[_Layer]:
         raise RecipeError(f"{path}: base must be the name of a recipe or a file, in quotes")
     for section, content in values.items():
         if not isinstance(content, dict):
-            fault = (
-                "must be a section, whose keys stand below a line"
-                if section in SECTIONS
-                else "is outside of the sections"
+            if section in SECTIONS:
+                raise RecipeError(f"{path}: {section} must be a section, whose keys stand below a line [{section}]")
+            raise RecipeError(
+                f"{path}: {section} is outside of the sections {', '.join(f'[{name}]' for name in SECTIONS)}"
             )
-            names = [section] if section in SECTIONS else SECTIONS
-            raise RecipeError(f"{path}: {section} {fault} {', '.join(f'[{name}]' for name in names)}")
     # Those of a built-in recipe are files of the user, who cannot write beside it.
     _anchor_paths(values, Path.cwd() if path in builtin_recipes().values() else path.parent.resolve())
     layer = _Layer(str(path), text, values)

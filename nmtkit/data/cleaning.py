@@ -363,7 +363,7 @@ class BlockExaminer:
         sources, targets = ([f"{pair[side]}\n".encode() for pair in kept] for side in (1, 2))
         result.texts = b"".join(sources), b"".join(targets)
         if self._holds_out:
-            compared = [(number, *held_out_sides(self._data, source, target)) for number, source, target in kept]
+            compared = [(number, *held_out_sides(data, source, target)) for number, source, target in kept]
             result.rows = PairFile.rows(compared, self._steps, (sources, targets))
         result.carriage_returns = source.carriage_returns, target.carriage_returns
         result.byte_order_marks = source.has_byte_order_mark, target.has_byte_order_mark
@@ -395,7 +395,9 @@ class BlockExaminer:
 
 def comparable_source(data: DataConfig, source: str) -> str:
     """Return a source in the form in which copies are looked for: the order of two texts to compare has no meaning."""
-    return FIELD_MARK.join(sorted(source.split(FIELD_MARK))) if data.task_name == "similarity" else source
+    # The mark first, as few texts have it, and every pair of a corpus comes here.
+    is_unordered = FIELD_MARK in source and data.task_name == "similarity"
+    return FIELD_MARK.join(sorted(source.split(FIELD_MARK))) if is_unordered else source
 
 
 def held_out_sides(data: DataConfig, source: str, target: str) -> tuple[str, str]:

@@ -86,17 +86,14 @@ class LabelTask(Task):
 
     def source_fault(self, line: str) -> str | None:
         count = line.count("\t") + 1
+        fields = counted(count, "field")
         if not line.strip():
             return None
         if self.name == "label":
-            return None if count == 1 else f"has {count} fields with tabs between them, not one text"
+            return None if count == 1 else f"has {fields} with tabs between them, not one text"
         if self.name == "choice":
-            return (
-                None
-                if count > 2
-                else f"has {counted(count, 'field')}; a context and two answers or more need tabs between them"
-            )
-        return None if count == 2 else f"has {counted(count, 'field')}; two texts need one tab between them"
+            return None if count > 2 else f"has {fields}; a context and two answers or more need tabs between them"
+        return None if count == 2 else f"has {fields}; two texts need one tab between them"
 
     def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
         if fault := self.source_fault(source):

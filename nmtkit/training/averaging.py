@@ -59,8 +59,8 @@ def choose_checkpoints(
     """Return the checkpoints to average, oldest first: the last ones, or the best by the run's best_metric.
 
     The last ones have no gap, as there is before one that is only kept because it is among the best. Without a number:
-    the last ``at_most``, or as many as the run's average_last, or fewer if there are fewer. Damaged
-    checkpoints are reported, and those before them (or next in rank) take their place.
+    the last ``at_most``, or as many as the run's average_last, or fewer if there are fewer. Damaged checkpoints are
+    reported, and those before them (or next in rank) take their place.
 
     Args:
         spacing: with ``last``: every ``spacing``-th checkpoint, counted back from the last one.
@@ -88,7 +88,7 @@ def choose_checkpoints(
     if last is not None and len(chosen) < last:
         raise ModelError(
             f"{run_dir}: the last {last} checkpoints are requested{f', {spacing} apart' if spacing > 1 else ''}, but "
-            f"only {len(chosen)} exist; take fewer, or raise training.keep_last"
+            f"only {len(chosen)} exist in succession; take fewer, or raise training.keep_last"
         )
     return chosen
 
