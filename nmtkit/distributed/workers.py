@@ -171,14 +171,13 @@ class Workers:
                     heartbeat.stop(str(error))  # for the other processes
                 raise
         keep_freed_memory()
-        if chosen.type == "cpu":
-            if for_training:
-                limit_primitive_cache()
-            if for_decoding:
-                # Not left as it is: `run` has trained in this process before.
-                set_products("highest")
-            else:
-                choose_products()
+        if chosen.type == "cpu" and for_training:
+            limit_primitive_cache()
+        if chosen.type == "cpu" and not for_decoding:
+            choose_products()
+        else:
+            # Not left as it is: this process may have trained on the CPU before. A GPU would compute in TF32.
+            set_products("highest")
         set_threads(threads, processes_here)
         return cls(rank, num_processes, chosen, resolve_precision(precision, chosen), heartbeat)
 

@@ -10,6 +10,7 @@ The data are prepared once for all runs.
 """
 
 import functools
+import math
 import os
 import subprocess
 import sys
@@ -178,7 +179,7 @@ def _link_data(recipe: Recipe, prepared: Path, run_dir: Path, fingerprint: str) 
 
 RESULT = {
     "updates": int, "parameters": float,
-    "perplexity": measured, **dict.fromkeys(("flops", "seconds"), float), "bleu?": float,
+    "perplexity?": measured, **dict.fromkeys(("flops", "seconds"), float), "bleu?": float,
 }  # fmt: skip
 """Entries of a result that the tables of a sweep need."""
 
@@ -204,12 +205,13 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     # None would mean a request to stop.
     assert validation is not None
     cost = training_cost(run_dir)
+    has_diverged = not math.isfinite(validation.nll)  # JSON has no such numbers
     return {
         "updates": updates,
         "checkpoint": step_of(checkpoints[0]),
         "checkpoint_is": "best" if best else "last",
-        "nll": validation.nll,
-        "perplexity": validation.perplexity,
+        "nll": None if has_diverged else validation.nll,
+        "perplexity": None if has_diverged else validation.perplexity,
         "bleu": validation.bleu,
         "bleu_metric": "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized",
         "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),

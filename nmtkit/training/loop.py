@@ -333,7 +333,8 @@ def _update(
 ) -> Update:
     """Make one optimizer update, timed from ``begun`` on, and wait for the device only once, at the end."""
     step = state.progress.step + 1
-    state.model.train()
+    if not state.model.training:  # else a walk through all modules
+        state.model.train()
     micro_batch_sums, num_failures = _add_up_gradients(state, data, planned, workers, loss_of)
     workers.sum_gradients(state.trained_parameters)
     rate = learning_rate(step, state.training, state.model.config.d_model)
@@ -346,9 +347,16 @@ def _update(
     shared = workers.sum(torch.cat([sums, own]))
     norm = step_optimizer(state, shared[0], rate, workers)
 
+    # Counted while a GPU computes.
+    micro_batches = [pairs for share in planned.shares for pairs in share]
+    config, factor = state.model.config, training_factor(state.training)
+    counters = update_work(state, data.sequence_lengths(planned.pairs))
+    counters.target_tokens = int(data.target_lengths[planned.pairs].sum())
+    counters.flops_padding = factor * padding_flops(config, [data.sequence_lengths(pairs) for pairs in micro_batches])
+    num_real, num_padded = real_tokens(data, planned.pairs), sum(padded_tokens(data, pairs) for pairs in micro_batches)
+
     loss, nll, failures, *flags, gradient_norm = torch.cat([shared, norm.to(shared).reshape(1)]).tolist()
     skipped = reason_to_skip(loss, gradient_norm, workers.precision)
-    micro_batches = [pairs for share in planned.shares for pairs in share]
     if failures:
         limit = min(max(micro_batch_size(data, p) for p in micro_batches), tokens_per_pass(state, workers))
         state.progress.tokens_per_pass = lower_limit(limit)  # equal in all processes, as the sums are shared
@@ -357,18 +365,14 @@ def _update(
             "at most %s tokens; only the dropout masks change",
             step, f"{limit:,}", f"{state.progress.tokens_per_pass:,}",
         )  # fmt: skip
-    config, factor = state.model.config, training_factor(state.training)
-    counters = update_work(state, data.sequence_lengths(planned.pairs))
-    counters.target_tokens = int(data.target_lengths[planned.pairs].sum())
-    counters.flops_padding = factor * padding_flops(config, [data.sequence_lengths(pairs) for pairs in micro_batches])
     return Update(
         step=step,
         loss=loss,
         nll=nll,
         learning_rate=rate,
         gradient_norm=gradient_norm,
-        real_tokens=real_tokens(data, planned.pairs),
-        padded_tokens=sum(padded_tokens(data, pairs) for pairs in micro_batches),
+        real_tokens=num_real,
+        padded_tokens=num_padded,
         **counters.counters(),
         seconds=time.monotonic() - begun,
         ends_epoch=False,

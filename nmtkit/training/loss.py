@@ -211,7 +211,9 @@ def label_loss(model: Transformer, batch: Batch, label_smoothing: float, source_
     if source_loss:
         states, targets = batch.without_padding(states), batch.without_padding(batch.target_out)
         assert batch.target_rows is not None
-        tokens = (batch.last * torch.bincount(batch.example)[batch.example]).to(logits.dtype)
+        num_rows = torch.zeros_like(batch.labels, dtype=torch.int64)
+        num_rows.scatter_add_(0, batch.example, torch.ones_like(batch.example))  # bincount would wait for a GPU
+        tokens = (batch.last * num_rows[batch.example]).to(logits.dtype)
         weights = (1 / tokens)[batch.target_rows // batch.target_in.size(1)]  # means over tokens and over rows
         loss = loss + source_loss * smoothed_loss(*model.output_product(states), targets, label_smoothing, weights)[0]
     return loss, nll.detach()

@@ -141,6 +141,8 @@ class TrainingState:
             # Built on the CPU, whose random numbers are the same with any device.
             self.model: Transformer = build_model(config, *vocab_sizes).to(device=device, dtype=dtype)
         freeze(self.model, training.freeze)
+        # Those that are not frozen, always in the same order.
+        self.trained_parameters = [one for one in self.model.parameters() if one.requires_grad]
         self.optimizer = new_optimizer(self.model, training)
         self.start_from(self.model.state_dict())
 
@@ -187,11 +189,6 @@ class TrainingState:
     @property
     def weight_bytes(self) -> int:
         return sum(parameter.nbytes for parameter in self.model.parameters())
-
-    @property
-    def trained_parameters(self) -> list[Tensor]:
-        """The parameters that are not frozen, always in the same order."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Return every tensor that the next updates depend on, by file and name: those saved, restored and compared."""

@@ -758,7 +758,7 @@ class TestGoingOn:
         text = [*sentences(40, seed=2) * 60, "the cat 1"]
         (tmp_path / "in.txt").write_bytes(as_bytes(text))
         files = ("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--status", tmp_path / "status")
-        options = ("--processes", 2, "--threads", 1, "--beam", 1, "--keep", "numbers")
+        options = ("--device", "cpu", "--processes", 2, "--threads", 1, "--beam", 1, "--keep", "numbers")
         done = run_forked("translate", model, *files, *options)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
         greedy = Translator.load([model])

@@ -317,6 +317,9 @@ def test_a_run_that_diverged_is_finished_too(
     place.write_text(json.dumps(written))
     planned, fingerprint = make_plan(swept.recipe, swept.rows, folder)
     assert finished_result(planned[0], folder, fingerprint) == written["result"]
+    written["result"]["perplexity"] = None  # not a number, which JSON does not have
+    place.write_text(json.dumps(written))
+    assert finished_result(planned[0], folder, fingerprint) == written["result"]
     cells = [row[10] for row in result_tables(two_rows([5.4e149, math.nan], [3, 4]))[0].rows]
     assert cells == ["diverged", "3.50 (3.00 to 4.00)"]
     findings = result_tables(two_rows([3], [5.4e149], metric="perplexity"))[1]
