@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nmtkit.config.schema import DecodingConfig, ModelConfig
+from nmtkit.console import progress
 from nmtkit.decoding.lengths import longest_exported_source, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.export.ctranslate2 import unsupported
@@ -383,18 +384,20 @@ def search(
     for index, ids in enumerate(sources):
         by_length.setdefault(len(ids), []).append(index)
     found: dict[int, list[int]] = {}
-    for length, group in by_length.items():
-        batch = torch.tensor([_exchanged([*sources[index], EOS], theirs) for index in group])
-        outputs = model.generate(
-            input_ids=batch,
-            attention_mask=torch.ones_like(batch),
-            num_beams=decoding.beam,
-            max_length=longest_translation(decoding, length) + 2 + len(start),  # with begin and end symbol
-            min_length=0,
-            no_repeat_ngram_size=0,
-            forced_bos_token_id=start[0] if start else None,
-        )
-        for index, output in zip(group, outputs.tolist(), strict=True):
-            ids = _exchanged(output[1 + len(start) :], first)
-            found[index] = ids[: ids.index(EOS)] if EOS in ids else ids
+    with progress(f"transformers, beam {decoding.beam}", len(sources)) as advance:
+        for length, group in by_length.items():
+            batch = torch.tensor([_exchanged([*sources[index], EOS], theirs) for index in group])
+            outputs = model.generate(
+                input_ids=batch,
+                attention_mask=torch.ones_like(batch),
+                num_beams=decoding.beam,
+                max_length=longest_translation(decoding, length) + 2 + len(start),  # with begin and end symbol
+                min_length=0,
+                no_repeat_ngram_size=0,
+                forced_bos_token_id=start[0] if start else None,
+            )
+            for index, output in zip(group, outputs.tolist(), strict=True):
+                ids = _exchanged(output[1 + len(start) :], first)
+                found[index] = ids[: ids.index(EOS)] if EOS in ids else ids
+            advance(len(found))
     return [found[index] for index in range(len(sources))]
