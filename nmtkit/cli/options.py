@@ -30,7 +30,7 @@ Set = Annotated[
     list[str] | None,
     Option(
         metavar="SECTION.KEY=VALUE",
-        help="Override one setting of the recipe (data.train: without its valid and test). May be repeated.",
+        help="Override one setting of the recipe; data.train drops its valid, test and environment. May be repeated.",
     ),
 ]
 Mirror = Annotated[

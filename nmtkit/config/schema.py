@@ -258,8 +258,8 @@ class TrainingConfig(Section):
     differ by rounding and in dropout."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Precision of matrix multiplications; parameters and accumulators stay float32. auto: bf16 on CUDA devices of
-    capability 8 or higher and on CPUs where a short trial shows it at least 1.2 times as fast, else float32; chosen
-    once per run or sweep. fp16: with an adaptive loss scale, for older GPUs."""
+    capability 8 or higher and on CPUs where a short trial shows it at least 1.2 times as fast (trajectories: never),
+    else float32; chosen once per run or sweep. fp16: with an adaptive loss scale, for older GPUs."""
     weight_decay: float = Field(default=0.0, ge=0, le=1_000)
     """As in AdamW: each update subtracts learning rate x weight_decay x weight in matrices and embeddings, but not in
     biases and norms. 0: off."""

@@ -203,7 +203,7 @@ def is_cut(step: int, request: PlayRequest, positions: int) -> bool:
     if request.max_steps is not None:
         return step >= request.max_steps
     if step >= 10 * positions:
-        raise DataError(f"an episode has not ended after {step} steps; end episodes with --max-steps")
+        raise DataError(f"an episode has not ended after {step} steps; end episodes with `nmtkit play --max-steps N`")
     return False
 
 
