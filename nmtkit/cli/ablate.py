@@ -131,6 +131,8 @@ def command(
 
 
 def _summary(result: dict[str, Any]) -> str:
-    trained = console.duration(result["seconds"])
-    bleu = "" if result["bleu"] is None else f"BLEU {result['bleu']:.1f}, "
-    return f"perplexity {score_text(result['perplexity'], 2)}, {bleu}trained in {trained}"
+    perplexity = result["perplexity"]
+    scores = "diverged" if perplexity is None else f"perplexity {score_text(perplexity, 2)}"
+    if result["bleu"] is not None:
+        scores += f", BLEU {result['bleu']:.1f}"
+    return f"{scores}, trained in {console.duration(result['seconds'])}"

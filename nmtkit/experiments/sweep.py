@@ -10,7 +10,6 @@ The data are prepared once for all runs.
 """
 
 import functools
-import math
 import os
 import subprocess
 import sys
@@ -205,13 +204,11 @@ def _measure(recipe: Recipe, run_dir: Path, updates: int, workers: Workers) -> d
     # None would mean a request to stop.
     assert validation is not None
     cost = training_cost(run_dir)
-    has_diverged = not math.isfinite(validation.nll)  # JSON has no such numbers
     return {
         "updates": updates,
         "checkpoint": step_of(checkpoints[0]),
         "checkpoint_is": "best" if best else "last",
-        "nll": None if has_diverged else validation.nll,
-        "perplexity": None if has_diverged else validation.perplexity,
+        **{key: validation.metrics[f"valid_{key}"] for key in ("nll", "perplexity")},
         "bleu": validation.bleu,
         "bleu_metric": "sacrebleu" if recipe.data.text == "plain" else "bleu-tokenized",
         "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),

@@ -73,24 +73,36 @@ def forward_flops(
     width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
     source, target = int(source_lengths.sum()), int(target_lengths.sum())
 
+    projections = 2 * width * (keys + values)  # of queries and output, or of keys and values, for one position
+    scores = keys + values  # of Q K^T and of the weights times V, for one pair of positions
+    feed_forward = 2 * width * config.d_ff
+
+    # The stack of self-attention and feed-forward: the decoder without an encoder, or the encoder.
+    num_layers, lengths, causal = config.encoder_layers, source_lengths, False
+    if config.is_joined:
+        # The end symbol of a source is not read.
+        lengths, causal = source_lengths - 1 + target_lengths, config.source_attention == "causal"
+        num_layers = config.decoder_layers
+    kinds = [config.attention_kind(number) for number in range(num_layers)]
+    attention = sum(2 * scores * _num_scores(config, kind, lengths, causal=causal) for kind in kinds)
+    groups = int((lengths // config.compression).sum())  # an incomplete group is not compressed
+    compression = kinds.count("compressed") * 2 * groups * config.compression * (keys**2 + values**2)
+    layers = attention + compression + num_layers * 2 * int(lengths.sum()) * (projections + feed_forward)
+
     outputs = 0 if config.head != "none" else target
     if config.is_joined:
-        encoder = encoder_attention = 0
-        # The end symbol of a source is not read.
-        joined, causal = source_lengths - 1 + target_lengths, config.source_attention == "causal"
-        decoder, decoder_attention = _self_attention_layers(config, config.decoder_layers, joined, causal=causal)
+        encoder, encoder_attention, decoder, decoder_attention = 0, 0, layers, attention
         if not config.has_actions:  # of which nothing else is predicted
             outputs += (source - len(source_lengths)) * source_outputs
     else:
-        encoder, encoder_attention = _self_attention_layers(config, config.encoder_layers, source_lengths, causal=False)
+        encoder, encoder_attention = layers, attention
         kind = "full" if config.attention_window is None else "window"
         target_target = _num_scores(config, kind, target_lengths, causal=True)
         target_source = int((target_lengths * source_lengths).sum())
-        decoder_attention = config.decoder_layers * 2 * (target_target + target_source) * (keys + values)
+        decoder_attention = config.decoder_layers * 2 * (target_target + target_source) * scores
         # Attention to the source projects targets to queries and outputs, and sources to keys and values.
-        projections = 2 * width * (keys + values)
         decoder = decoder_attention + config.decoder_layers * (
-            2 * target * (projections + 2 * width * config.d_ff) + (target + source) * projections
+            2 * target * (projections + feed_forward) + (target + source) * projections
         )
     output = 2 * width * (outputs * target_vocab + (target * head_size if config.head != "none" else 0))
     return Counters(
@@ -101,19 +113,6 @@ def forward_flops(
         flops_decoder=factor * decoder,
         flops_output=factor * output,
     )
-
-
-def _self_attention_layers(config: ModelConfig, num_layers: int, lengths: Lengths, *, causal: bool) -> tuple[int, int]:
-    """Return the operations of layers of self-attention and feed-forward, and those of attention among them."""
-    width, keys, values = config.d_model, config.num_heads * config.key_width, config.num_heads * config.value_width
-    projections = 2 * width * (keys + values)  # of queries and output, or of keys and values, for one position
-    kinds = [config.attention_kind(number) for number in range(num_layers)]
-    # Q K^T and the weights times V
-    attention = sum(2 * (keys + values) * _num_scores(config, kind, lengths, causal=causal) for kind in kinds)
-    groups = int((lengths // config.compression).sum())  # an incomplete group is not compressed
-    compression = kinds.count("compressed") * 2 * groups * config.compression * (keys**2 + values**2)
-    per_position = 2 * (projections + 2 * width * config.d_ff)
-    return attention + compression + num_layers * int(lengths.sum()) * per_position, attention
 
 
 def _num_scores(config: ModelConfig, kind: str, lengths: Lengths, *, causal: bool) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from nmtkit.cli.ablate import _summary
 from nmtkit.config.recipe import load_recipe
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import NmtkitError
@@ -27,6 +28,7 @@ from nmtkit.files import sha256_of, sha256_of_files
 from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
+from nmtkit.training.validation import Validation
 from tests.conftest import run_command
 from tests.forked import Forked, run_forked
 
@@ -324,6 +326,25 @@ def test_a_run_that_diverged_is_finished_too(
     assert cells == ["diverged", "3.50 (3.00 to 4.00)"]
     findings = result_tables(two_rows([3], [5.4e149], metric="perplexity"))[1]
     assert findings.rows[0][2:] == ["\u22125.4e+149", "holds (one seed)"]
+
+
+def test_a_diverged_row_is_named_and_its_files_are_json(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.toml"
+    rows.write_text('title = "t"\n[[rows]]\nname = "one"\ntraining = { max_steps = 1 }\n')
+    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
+    monkeypatch.setattr(sweep_module, "Validator", lambda *about: lambda model: Validation(math.nan, 12.0, []))
+    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
+    assert isinstance(result, dict)
+    assert _summary(result).startswith("diverged, BLEU 12.0, trained in ")
+    done = ablate(tiny.recipe, rows, tmp_path / "all")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ +one .* diverged ", done.stdout, flags=re.MULTILINE)
+    for file in (tmp_path / "all" / "ablations.json", tmp_path / "all" / "one-seed1" / "ablation.json"):
+        text = file.read_text()
+        assert json.loads(text, parse_constant=pytest.fail)
+        assert '"perplexity": null' in text
 
 
 def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
