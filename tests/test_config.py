@@ -683,6 +683,19 @@ class TestExclusiveKeys:
                 key: 5 if key == keys[-1] else None for key in group
             }
 
+    def test_a_limit_in_tokens_replaces_the_number_of_sequences_of_a_base(self, folder: Folder) -> None:
+        folder.write(f"{DATA}valid = 9\n[training]\nsequences_per_update = 8\n", "parent.toml")
+        derived = 'base = "parent.toml"\n[training]\n'
+        for changes, expected in (
+            ("tokens_per_update = 500", (500, 0)),
+            ("seed = 3", (25000, 8)),
+            ("tokens_per_update = 500\nsequences_per_update = 8", (500, 8)),  # as a stored recipe states both
+        ):
+            training = folder.load(derived + changes).training
+            assert (training.tokens_per_update, training.sequences_per_update) == expected
+        training = folder.load(derived, "training.tokens_per_update=600").training
+        assert (training.tokens_per_update, training.sequences_per_update) == (600, 0)
+
     def test_where_none_is_stated_it_is_1250_updates_and_no_patience(self, folder: Folder) -> None:
         training = folder.load(DATA).training
         stated = {key: getattr(training, key) for group in EXCLUSIVE_KEYS for key in group}
@@ -771,6 +784,10 @@ class TestRulesAcrossKeys:
             ('[model]\npositions = "learned"\nmax_positions = 256\n', ("max_positions = 256", "at most 255")),
             ('[cleaning]\nmax_tokens = 0\n[model]\npositions = "learned"\n', ("max_positions", "max_tokens")),
             ("[model]\nnum_heads = 7\n", ("d_model = 512", "num_heads = 7")),
+            (
+                '[model]\nencoder_layers = 1\nself_attention = ["local", "full"]\n',
+                ("2 entries for 1 layers; shorten it",),
+            ),
             ("[model]\nd_model = 9\nnum_heads = 3\n", ("even d_model", "9")),
             ("[training]\npatience_epochs = 2\n", ("patience", "valid")),
             ('[model]\narchitecture = "decoder"\nsource_attention = "full"\n', ('"full"', "source_loss = 0")),

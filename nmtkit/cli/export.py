@@ -34,7 +34,8 @@ def command(
     """Convert a model for CTranslate2 or Hugging Face transformers.
 
     The export is written only if nmtkit and the other library give the same greedy translations of 100 lines in
-    float32. Language models are converted only for huggingface, with GPT's architecture; their logits are compared.
+    float32. Language models are converted only for huggingface, if they have the form of GPT or GPT-2; their logits are
+    compared.
 
     \b
     Examples:

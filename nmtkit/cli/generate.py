@@ -24,6 +24,7 @@ def command(
     top_p: options.TopP = None,
     seed: options.Seed = None,
     search: dict[str, Any],
+    forbid: options.Forbid = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -50,7 +51,8 @@ def command(
     console.set_up(quiet=quiet)
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt
     loaded = load_model(find_model(model), options.start_device(device, threads))
-    generator = Generator(loaded, trained_length(loaded), loaded.decoding.model_copy(update=search))
+    decoding = loaded.decoding.model_copy(update=search)
+    generator = Generator(loaded, trained_length(loaded), decoding, forbid or ())
     with result_lines(output) as write:
         for index, continuation in enumerate(generator.continuations(text, max_tokens, sampling, number)):
             write([*([""] if index else []), text + continuation])

@@ -64,6 +64,7 @@ Temperature = Annotated[float | None, Option(min=1e-6, max=1e6, help="Sampling t
 TopK = Annotated[int | None, Option(min=0, help="Sample from the N most probable tokens; 0: from all.  [default: 0]")]
 TopP = Annotated[float | None, Option(min=0, max=1, help="Nucleus sampling with probability X; 1: all.  [default: 1]")]
 Seed = Annotated[int | None, Option(min=0, help="Sampling seed.  [default: 1]")]
+Forbid = Annotated[list[str] | None, Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")]
 Input = Annotated[
     Path | None,
     Option(help="Text: plain, compressed, .sgm or ARCHIVE:MEMBER.  [default: stdin; a prompt on a terminal]"),

@@ -46,9 +46,7 @@ def command(
     to: options.To = None,
     strict: options.Strict = False,
     search: dict[str, Any],
-    forbid: Annotated[
-        list[str] | None, Option(metavar="PHRASE", help="Phrase that must not appear. May be repeated.")
-    ] = None,
+    forbid: options.Forbid = None,
     require: Annotated[
         Path | None, Option(help="File: for each line, phrases required in its translation, separated by tabs.")
     ] = None,

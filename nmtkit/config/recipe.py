@@ -171,6 +171,8 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
                 # A layer that states both keeps both, so that the check reports the conflict.
                 if rival not in content:
                     target.pop(rival, None)
+            if "tokens_per_update" in content and "sequences_per_update" not in content:
+                target.pop("sequences_per_update", None)  # else the base's number of sequences would win
             target.update(content)
     return Recipe.model_validate({"name": as_text(name), **merged})
 

@@ -16,7 +16,7 @@ from nmtkit.config.schema import DecodingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import batch_of_texts, pad
 from nmtkit.data.batching import cut_by_padded_tokens
-from nmtkit.decoding.constraints import no_repeated_ngrams
+from nmtkit.decoding.constraints import forbidden_phrases, no_repeated_ngrams
 from nmtkit.decoding.engine import SURROGATE
 from nmtkit.decoding.forced import ForcedScore, scoring_type, token_log_probs
 from nmtkit.decoding.lengths import length_penalty
@@ -31,6 +31,7 @@ from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model_folder import LoadedModel
 from nmtkit.tasks.known import task_of
 from nmtkit.tasks.language_model import text_of
+from nmtkit.tasks.task import Constraint
 from nmtkit.text.normalization import NEWLINE, TAB
 from nmtkit.text.vocabulary import EOS, UNK
 
@@ -186,6 +187,24 @@ def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -
     return np.concatenate([np.asarray(row, np.int64) for row in rows]) if rows else np.zeros(0, np.int64)
 
 
+def _prompt_ids(loaded: LoadedModel, text: str, kind: str) -> list[int]:
+    """Return the tokens of a text that another one follows; ``kind`` names it in messages."""
+    if bad := SURROGATE.search(text):
+        raise DataError(f"the {kind} is not valid UTF-8: {bad.group()!r} in it")
+    ids: list[int] = token_ids(loaded, text.split("\n"), ends=False).tolist()
+    return ids
+
+
+def _constraint_after(earlier: Sequence[int], constraint: Constraint) -> Constraint:
+    """Return a constraint that also sees the tokens before those of the search."""
+
+    def constrain(step: torch.Tensor, tokens: torch.Tensor, sentences: Sequence[int]) -> None:
+        before = tokens.new_tensor(earlier).expand(*tokens.shape[:2], -1)
+        constraint(step, torch.cat([tokens[:, :, :1], before, tokens[:, :, 1:]], 2), sentences)
+
+    return constrain
+
+
 class Generator:
     """Continues text with one model.
 
@@ -193,10 +212,25 @@ class Generator:
         decoding: settings of the search; sampling uses only those that forbid tokens.
     """
 
-    def __init__(self, loaded: LoadedModel, length: int, decoding: DecodingConfig) -> None:
-        """Store the model; ``length``, the tokens of its training sequences, is also the most that it reads at once."""
+    def __init__(
+        self, loaded: LoadedModel, length: int, decoding: DecodingConfig, forbidden: Sequence[str] = ()
+    ) -> None:
+        """Store the model; ``length``, the tokens of its training sequences, is also the most that it reads at once.
+
+        Args:
+            forbidden: phrases that no continuation may contain, each in its usual subwords.
+
+        Raises:
+            ModelError: this is another model.
+            DataError: a phrase is empty or has characters outside the vocabulary.
+        """
         task_of(loaded.tokenizer).require("generate")
         assert isinstance(loaded.model, DecoderOnly)
+        self._forbidden = [tuple(_prompt_ids(loaded, phrase, "forbidden phrase")) for phrase in forbidden]
+        for phrase, ids in zip(forbidden, self._forbidden, strict=True):
+            if not ids or UNK in ids:
+                fault = "has characters that are not in the model's vocabulary" if ids else "is empty; leave it out"
+                raise DataError(f"the forbidden phrase {phrase!r} {fault}")
         self.decoding = decoding
         self._loaded, self._length = loaded, length
         # What the search takes for a source, the prompt, is the beginning of a target in training.
@@ -215,12 +249,11 @@ class Generator:
             DataError: prompt and continuation are longer than the model's sequences, which only sampling allows, or the
                 prompt contains half of a surrogate pair.
         """
-        if bad := SURROGATE.search(prompt):
-            raise DataError(f"the prompt is not valid UTF-8: {bad.group()!r} in it")
-        tokenizer = self._loaded.tokenizer
-        ids = token_ids(self._loaded, prompt.split("\n"), ends=False).tolist()
+        ids = _prompt_ids(self._loaded, prompt, "prompt")
+        if UNK in ids:
+            log.warning("the prompt has characters that are not in the vocabulary; the model reads <unk> for them")
         if not ids:  # a text begins after a line end
-            ids = tokenizer.encode([NEWLINE], "target")[0]
+            ids = self._loaded.tokenizer.encode([NEWLINE], "target")[0]
         if sampling is None:
             if len(ids) + max_tokens > self._length:
                 raise DataError(
@@ -257,7 +290,7 @@ class Generator:
     ) -> list[list[int]]:
         """Return continuations of ``num_tokens`` tokens, best first; only one if it is sampled.
 
-        They are shorter only where no_repeat_ngram forbids all tokens, or the end symbol ends a line.
+        They are shorter only where every further token is forbidden, or the end symbol ends a line.
 
         Args:
             written: what was generated before, the end of the context.
@@ -267,16 +300,11 @@ class Generator:
         source, lengths = pad([context[:-1]], end=EOS).to(device), torch.tensor([len(context)])
         is_sampled = select is not best_continuations
         constraints = []
+        if self._forbidden:
+            constraints.append(_constraint_after(context, forbidden_phrases(self._forbidden)))
         if self.decoding.no_repeat_ngram:
-            forbid_repeats = no_repeated_ngrams(self.decoding.no_repeat_ngram)
-
-            def constrain(step: torch.Tensor, tokens: torch.Tensor, sentences: Sequence[int]) -> None:
-                # N-grams of earlier parts may not be repeated either; those of the prompt may.
-                earlier = tokens.new_tensor(written).expand(*tokens.shape[:2], -1)
-                tokens = torch.cat([tokens[:, :, :1], earlier, tokens[:, :, 1:]], 2)
-                forbid_repeats(step, tokens, sentences)
-
-            constraints.append(constrain)
+            # N-grams of earlier parts may not be repeated either; those of the prompt may.
+            constraints.append(_constraint_after(written, no_repeated_ngrams(self.decoding.no_repeat_ngram)))
         options = SearchOptions(
             n_best=1 if is_sampled else self.decoding.beam,
             min_tokens=0 if self._loaded.tokenizer.ends_lines else num_tokens,  # a running text has no end
@@ -302,6 +330,6 @@ class Generator:
     def _warn_of_end(self, generated: list[int], num_tokens: int) -> None:
         if len(generated) < num_tokens and not self._loaded.tokenizer.ends_lines:
             log.warning(
-                "the text ends after %s: --no-repeat-ngram forbids every further token",
+                "the text ends after %s: --no-repeat-ngram or --forbid rules out every further token",
                 counted(len(generated), "token"),
             )

@@ -36,7 +36,8 @@ Array = npt.NDArray[np.float32]
 def check(loaded: LoadedModel) -> None:
     """Raise ModelError where CTranslate2 does not support something in the model."""
     if missing := unsupported(loaded.model.config):
-        raise ModelError(f"CTranslate2 does not support {missing}; use `nmtkit {task_of(loaded.tokenizer).command}`")
+        command = task_of(loaded.tokenizer).command
+        raise ModelError(f"nmtkit's conversion for CTranslate2 does not support {missing}; use `nmtkit {command}`")
 
 
 def unsupported(config: ModelConfig) -> str:

@@ -241,8 +241,7 @@ def _write_language_model(
         huggingface.check_gpt_tokenizer(folder, loaded, lines)
     else:
         log.warning(
-            "OpenAIGPT of transformers has no tokenizer for subwords = %s: tokenizer/ has nmtkit's, which "
-            "transformers does not read",
+            "transformers has no tokenizer for subwords = %s: tokenizer/ has nmtkit's, which it does not read",
             loaded.tokenizer.settings["subwords"],
         )
 
@@ -259,7 +258,7 @@ def _readme_of_language_model(manifest: dict[str, Any]) -> str:
         )
     return (
         f"# A language model ({text['target_language']}), exported by nmtkit for transformers\n\n"
-        "OpenAIGPTLMHeadModel loads it. `manifest.json` records what it was made from.\n\n"
+        "AutoModelForCausalLM loads it. `manifest.json` records what it was made from.\n\n"
         f"- {tokenizer}\n"
         f"- Logits of {parity['tokens']:,} tokens differ by at most {parity['largest_difference_of_logits']:.1e} from "
         "nmtkit's (float64)\n"

@@ -1,9 +1,9 @@
-"""Conversion for transformers: Marian (post-norm) or Pegasus (pre-norm) models, and OpenAIGPT for language models.
+"""Conversion for transformers: Marian (post-norm) or Pegasus (pre-norm) models; OpenAIGPT or GPT2 for language models.
 
 Names of weights and position table are the same in the first two. The table has the same sines and cosines as nmtkit's,
 but all sines come first. So the width axis of every weight is permuted to that order, which does not change any product
 or norm. These two classes implement exactly the paper's Transformer, so variations of Table 3 other than sizes are
-refused. The tokenizer is Marian's in both cases. openai_gpt.py has the names of OpenAIGPT.
+refused. The tokenizer is Marian's in both cases. openai_gpt.py has the names of language models.
 """
 
 import copy
@@ -125,9 +125,9 @@ def _first_ids(config: ModelConfig) -> list[int]:
 
 
 def check_language_model(loaded: LoadedModel) -> None:
-    """Raise ModelError with a list of everything in a language model that OpenAIGPT does not support."""
+    """Raise ModelError with a list of everything in a language model that neither OpenAIGPT nor GPT2 supports."""
     config = loaded.model.config
-    stated = [f'{key} = "{getattr(config, key)}"' for key, value in _OF_GPT.items() if getattr(config, key) != value]
+    stated = [] if config.positions == "learned" else [f'positions = "{config.positions}"']
     stated += [f"{key} = true" for key in ("embedding_scale", "output_bias") if getattr(config, key)]
     if config.share_embeddings == "none":
         stated.append('share_embeddings = "none"')
@@ -136,40 +136,39 @@ def check_language_model(loaded: LoadedModel) -> None:
     width = config.d_model / config.num_heads
     stated += [f"{key} = {value}" for key, value in (("d_k", config.key_width), ("d_v", config.value_width))
                if value != width]  # fmt: skip
-    if config.d_ff != 4 * config.d_model:
+    if config.norm == "post" and config.d_ff != 4 * config.d_model:
         stated.append(f"d_ff = {config.d_ff} where 4 x d_model = {4 * config.d_model}")
     if stated:
         raise ModelError(
-            f"not exported: of language models, only the form of GPT can be converted, without {', '.join(stated)}; "
-            "use this one with nmtkit"
+            "not exported: of language models, only the form of GPT and GPT-2 can be converted, without "
+            f"{', '.join(stated)}; use this one with nmtkit"
         )
-
-
-_OF_GPT = {"norm": "post", "positions": "learned"}
-"""Settings of the language models that OpenAIGPT supports; all activations are."""
 
 
 def write_language_model(folder: Path, loaded: LoadedModel) -> None:
-    """Write weights and configuration into ``folder``; the tokenizer only where OpenAIGPT has one of its kind.
+    """Write weights and configuration into ``folder``; the tokenizer only where transformers has one of its kind.
 
-    Other tokenizers are written in nmtkit's format, into the folder tokenizer/, for `nmtkit import`.
+    Other tokenizers are written in nmtkit's format, into the folder tokenizer/.
     """
-    from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTTokenizer
+    from transformers import GPT2Config, GPT2LMHeadModel, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTTokenizer
 
     config, rows = loaded.model.config, their_rows(loaded.tokenizer)
-    model = OpenAIGPTLMHeadModel(
-        OpenAIGPTConfig(
-            vocab_size=len(rows),
-            n_positions=config.max_positions,
-            n_embd=config.d_model,
-            n_layer=config.decoder_layers,
-            n_head=config.num_heads,
-            afn=config.activation,
-            resid_pdrop=config.dropout,
-            embd_pdrop=config.dropout,
-            attn_pdrop=config.attention_dropout,
-        )
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": len(rows),
+        "n_positions": config.max_positions,
+        "n_embd": config.d_model,
+        "n_layer": config.decoder_layers,
+        "n_head": config.num_heads,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.attention_dropout,
+    }
+    model: OpenAIGPTLMHeadModel | GPT2LMHeadModel
+    if config.norm == "post":
+        model = OpenAIGPTLMHeadModel(OpenAIGPTConfig(afn=config.activation, **sizes))
+    else:
+        own = {"activation_function": ACTIVATIONS[config.activation], "n_inner": config.d_ff}
+        model = GPT2LMHeadModel(GPT2Config(**sizes, **own, bos_token_id=None, eos_token_id=None))
     model.transformer.load_state_dict(their_weights_of_gpt(loaded.model.state_dict(), config, rows))
     _save(model, folder)
     subwords = loaded.tokenizer.gpt_bpe

@@ -6,7 +6,8 @@
 
 Both have tied embeddings, learned positions, post-norm layers without a norm after the last, one matrix for queries,
 keys and values, and weights as [inputs, outputs]. Source: Radford et al. 2018, "Improving Language Understanding by
-Generative Pre-Training", with github.com/openai/finetune-transformer-lm.
+Generative Pre-Training", with github.com/openai/finetune-transformer-lm. Pre-norm models are written as GPT-2, with its
+names of the embeddings and its norm after the last layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,7 +102,11 @@ def their_weights_of_gpt(ours: Mapping[str, Tensor], config: ModelConfig, rows: 
             theirs[f"{other}.attn.c_attn.{kind}"] = joined.t()
             for their, our in _LAYERS.items():
                 theirs[f"{other}.{their}.{kind}"] = ours[f"{layer}.{our}.{kind}"].t()
-    return {name: theirs[name].contiguous() for name in _shapes(config, len(rows))}
+    named = {name: theirs[name].contiguous() for name in _shapes(config, len(rows))}
+    if config.norm == "pre":
+        named["wpe.weight"], named["wte.weight"] = named.pop("positions_embed.weight"), named.pop("tokens_embed.weight")
+        named |= {f"ln_f.{kind}": ours[f"decoder_norm.{kind}"] for kind in ("weight", "bias")}
+    return named
 
 
 def _shapes(config: ModelConfig, vocab_size: int) -> dict[str, Shape]:

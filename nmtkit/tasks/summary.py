@@ -9,6 +9,7 @@ Source: Liu et al. (2018), "Generating Wikipedia by Summarizing Long Sequences",
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -40,6 +41,9 @@ class SummaryTask(Task):
                 "(without a title, begin the line with a tab)"
             )
         return self.model_source(line)
+
+    def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
+        self._checked_source(source, names[0], number)
 
     def model_source(self, line: str) -> str:
         return _with_marks(line) if line.strip() else ""

@@ -47,6 +47,16 @@ def test_a_prompt_is_continued_and_the_seed_decides(model: Path, tmp_path: Path)
     assert run_command("generate", model, *options).code == 0
 
 
+def test_forbidden_phrases_do_not_appear(model: Path) -> None:
+    options = ["--prompt", "abc", "--max-tokens", 60, "--quiet", "--threads", 1]
+    assert "e" in run_command("generate", model, *options).out
+    found = run_command("generate", model, *options, "--forbid", "e", "--forbid", "gh")
+    assert (found.code, found.err) == (0, "")
+    assert "e" not in found.out and "gh" not in found.out
+    empty = run_command("generate", model, *options, "--forbid", "")
+    assert (empty.code, empty.err) == (1, "error: the forbidden phrase '' is empty; leave it out\n")
+
+
 def test_a_beam_searches_within_one_sequence(model: Path) -> None:
     found = run_command("generate", model, "--prompt", "ab", "--beam", 3, "--max-tokens", 10, "--quiet")
     assert found.code == 0
@@ -75,7 +85,10 @@ def test_contradicting_options_are_wrong_usage(model: Path, options: list[object
     [
         (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),
         (["attention", "MODEL", "--source", "abc", "--target", "abc"], "models that translate"),
-        (["export", "MODEL", "--format", "ctranslate2"], 'CTranslate2 does not support architecture = "decoder"'),
+        (
+            ["export", "MODEL", "--format", "ctranslate2"],
+            'conversion for CTranslate2 does not support architecture = "decoder"',
+        ),
     ],
 )
 def test_commands_for_models_with_a_source_refuse_a_language_model(

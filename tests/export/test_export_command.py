@@ -62,7 +62,10 @@ def test_a_refusal_is_one_line_and_exit_code_1(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("format_", "library"),
-    [("ctranslate2", "CTranslate2 does not support"), ("huggingface", "no transformers model class supports")],
+    [
+        ("ctranslate2", "nmtkit's conversion for CTranslate2 does not support"),
+        ("huggingface", "no transformers model class supports"),
+    ],
 )
 def test_a_model_with_an_attention_window_is_refused_in_one_line(tmp_path: Path, format_: str, library: str) -> None:
     run = make_run(tmp_path / "mine", attention_window=4)

@@ -297,10 +297,38 @@ def test_a_model_trained_here_is_exported_and_imported_with_its_own_tokenizer(
     export(tmp_path / "mine", "huggingface")  # replaces the first
 
 
+@pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
+def test_a_pre_norm_model_is_exported_as_gpt_2(tmp_path: Path, activation: str) -> None:
+    loaded = language_model(tmp_path / "mine", norm="pre", activation=activation, d_ff=40)
+    folder, _ = export(tmp_path / "mine", "huggingface")
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert type(model).__name__ == "GPT2LMHeadModel"
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in loaded.model.parameters())
+    ids = ids_of(2, 12, loaded.tokenizer.vocab_size("target"))
+    torch.testing.assert_close(logits_of(loaded, ids), model(ids).logits, atol=1e-5, rtol=0)
+    assert Tokenizer.load(folder / "tokenizer").fingerprint() == loaded.tokenizer.fingerprint()
+    with pytest.raises(ModelError, match="model_type is 'gpt2'; these can be imported"):
+        import_model(folder, tmp_path / "again", target_language="en")
+
+
+def test_gpt_2_with_the_subwords_of_gpt_has_its_tokenizer(tmp_path: Path, theirs: torch.nn.Module) -> None:
+    first = imported(tmp_path / "theirs", tmp_path / "ours")
+    config = first.model.config.model_copy(update={"norm": "pre"})
+    size = first.tokenizer.vocab_size("target")
+    weights = build_model(config, size, size).state_dict()
+    save_model(tmp_path / "mine", weights, config, first.tokenizer, DecodingConfig(), {"step": 1}, first.lengths)
+    folder, manifest = export(tmp_path / "mine", "huggingface")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    assert type(model).__name__ == "GPT2LMHeadModel" and model.config.vocab_size == len(PIECES)
+    assert tokenizer("Anno al!").input_ids == [PIECES.index(piece) for piece in ("an", "no</w>", "a", "l</w>", "!</w>")]
+    ids = ids_of(2, 9)
+    torch.testing.assert_close(logits_of(load_model(tmp_path / "mine"), ids), model(ids).logits, atol=1e-5, rtol=0)
+    assert manifest["parity"]["largest_difference_of_logits"] < 1e-10
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"norm": "pre"}, 'norm = "pre"'),
         ({"positions": "sinusoidal"}, 'positions = "sinusoidal"'),
         ({"embedding_scale": True}, "embedding_scale = true"),
         ({"output_bias": True}, "output_bias = true"),
@@ -313,7 +341,7 @@ def test_a_model_trained_here_is_exported_and_imported_with_its_own_tokenizer(
 )
 def test_other_language_models_are_refused(tmp_path: Path, changes: dict[str, object], named: str) -> None:
     language_model(tmp_path / "mine", **changes)
-    with pytest.raises(ModelError, match="only the form of GPT can be converted, without") as caught:
+    with pytest.raises(ModelError, match="only the form of GPT and GPT-2 can be converted, without") as caught:
         export(tmp_path / "mine", "huggingface")
     assert named in str(caught.value)
     assert not (tmp_path / "mine" / "export").exists()

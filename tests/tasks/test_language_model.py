@@ -443,7 +443,42 @@ def test_no_ngram_repeats_over_the_parts_of_a_long_continuation(
     generator = Generator(loaded, trained_length(loaded), DecodingConfig(no_repeat_ngram=1))
     [text] = generator.continuations("abc", 500, Sampling(seed=1))
     assert len(set(text)) == len(text) < 500
-    assert logged.messages == [f"the text ends after {len(text)} tokens: --no-repeat-ngram forbids every further token"]
+    told = f"the text ends after {len(text)} tokens: --no-repeat-ngram or --forbid rules out every further token"
+    assert logged.messages == [told]
+
+
+@pytest.mark.parametrize("beam", [None, 3])
+def test_no_text_contains_a_forbidden_phrase(trained: Path, beam: int | None) -> None:
+    loaded = load_model(find_model(trained))
+    sampling = Sampling(seed=1) if beam is None else None
+    length = 200 if beam is None else 8  # many parts, over whose ends a phrase may not go either
+    [free] = Generator(loaded, 16, DecodingConfig(beam=beam or 1)).continuations("abc", length, sampling)
+    forbidden = [f"c{free[0]}", free[2:4], free[5]]  # the first would begin with the end of the prompt
+    held = Generator(loaded, 16, DecodingConfig(beam=beam or 1), forbidden)
+    [after] = held.continuations("abc", length, sampling)
+    assert len(after) == length
+    assert not any(phrase in "abc"[4 - len(phrase) :] + after for phrase in forbidden)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "message"),
+    [
+        ("", "the forbidden phrase '' is empty; leave it out"),
+        ("a€", "the forbidden phrase 'a€' has characters that are not in the model's vocabulary"),
+        ("\udcff", "the forbidden phrase is not valid UTF-8"),
+    ],
+)
+def test_phrases_that_cannot_be_forbidden_are_refused(trained: Path, phrase: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Generator(load_model(find_model(trained)), 16, DecodingConfig(), ["ab", phrase])
+
+
+def test_unknown_characters_of_a_prompt_are_reported(trained: Path, logged: pytest.LogCaptureFixture) -> None:
+    generator = Generator(load_model(find_model(trained)), 16, DecodingConfig())
+    [text] = generator.continuations("a€", 5, Sampling())
+    assert len(text) == 5
+    told = "the prompt has characters that are not in the vocabulary; the model reads <unk> for them"
+    assert logged.messages == [told]
 
 
 def test_texts_too_short_for_a_sequence_are_named(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:

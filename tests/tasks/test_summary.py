@@ -257,6 +257,18 @@ def test_a_source_without_a_tab_is_an_error_with_its_line(tmp_path: Path) -> Non
         prepare(recipe, tmp_path / "run")
 
 
+@pytest.mark.parametrize("role", ["valid", "test"])
+def test_a_source_without_a_tab_is_found_before_anything_is_prepared(tmp_path: Path, role: str) -> None:
+    texts = {f"{role}_source": [SOURCE, "", "title only"], f"{role}_target": ["a"] * 3}
+    own = RECIPE.replace(
+        'test = [{ source = "valid.source", target = "valid', f'test = [{{ source = "{role}.source", target = "{role}'
+    )
+    recipe = load_recipe(write_project(tmp_path, own, **texts))
+    with pytest.raises(DataError, match=rf"{role}.source, line 3: has no tab; a source is a title, then paragraphs"):
+        prepare(recipe, tmp_path / "run")
+    assert not (tmp_path / "run" / "data").exists()
+
+
 def test_empty_sides_are_left_out_and_unequal_files_refused(tmp_path: Path) -> None:
     sources, targets = [SOURCE, "", "\t\t", SOURCE], ["tea .", "tea .", "tea .", " "]
     recipe = load_recipe(write_project(tmp_path, train_source=sources, train_target=targets))
