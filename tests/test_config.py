@@ -649,6 +649,7 @@ class TestLocalFiles:
             ('valid = ["a", { source = "t/a.en" }]', "data.valid, entry 2 (a.en): target: must be stated"),
             ('valid = ["a", {}]', "data.valid, entry 2 (without a file): source: must be stated"),
             ('valid = ["a", 3]', "data.valid, entry 2 (3): must be text, in quotes"),
+            ('valid = [{ corpus = "a", source = "b" }]', "data.valid, entry 1 (a): source: cannot be used with corpus"),
         ],
     )
     def test_the_entry_with_a_fault_is_named(self, folder: Folder, lists: str, reason: str) -> None:
@@ -784,6 +785,10 @@ class TestRulesAcrossKeys:
             ('[model]\npositions = "learned"\nmax_positions = 256\n', ("max_positions = 256", "at most 255")),
             ('[cleaning]\nmax_tokens = 0\n[model]\npositions = "learned"\n', ("max_positions", "max_tokens")),
             ("[model]\nnum_heads = 7\n", ("d_model = 512", "num_heads = 7")),
+            (
+                "[training]\nsequences_per_update = 9\nlengths_per_update = 2\n",
+                ("sequences_per_update = 9 is not a multiple of lengths_per_update = 2", "change one of them"),
+            ),
             (
                 '[model]\nencoder_layers = 1\nself_attention = ["local", "full"]\n',
                 ("2 entries for 1 layers; shorten it",),

@@ -92,5 +92,5 @@ def _workers(recipe: Recipe, device: str, threads: int | None) -> "Iterator[Work
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             yield workers
     except SystemExit:
-        console.log.info("stopped at once, without another save; %s", options.resume_advice())
+        console.log.info("stopped at once, without another resume state; %s", options.resume_advice())
         raise

@@ -353,10 +353,13 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     if tables & {*first["loc"]}:
         name = next(part for part in reversed(first["loc"]) if isinstance(part, str))
         if first["type"] == "extra_forbidden":
-            known = [*LocalPair.model_fields, *NamedCorpus.model_fields]
+            is_named = "NamedCorpus" in first["loc"]
+            known = [*NamedCorpus.model_fields, *([] if is_named else LocalPair.model_fields)]
             if "GeneratedCorpus" in first["loc"]:
                 known = [*GeneratedCorpus.model_fields, "as", "from", "prefix", *Noise.model_fields]
             message = f"unknown key{_nearest(name, known)}"
+            if is_named and name in LocalPair.model_fields:
+                message = "cannot be used with corpus"
         if first["type"] == "missing":
             message = "must be stated" + ', "source" or "target"' * (name == "as")
         message = message if name in tables else f"{name}: {message}"

@@ -190,7 +190,8 @@ class TrainingConfig(Section):
     tokens_per_update: int = Field(default=25000, ge=1, le=MANY)
     """Maximum number of target tokens, or of labels or actions, per update, over all devices, without padding."""
     sequences_per_update: int = Field(default=0, ge=0, le=MANY)
-    """Number of pairs (or sequences) per update, in place of tokens_per_update. 0: off."""
+    """Number of pairs (or sequences) per update, in place of tokens_per_update; a multiple of lengths_per_update. 0:
+    off."""
     lengths_per_update: int = Field(default=1, ge=1, le=1_000_000)
     """Number of groups of similar length per update. 1: all pairs of an update have about the same length, which
     minimises padding. More: updates differ less from each other."""
@@ -304,7 +305,10 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "TrainingConfig":
         if self.schedule == "noam" and self.peak_learning_rate:
-            raise ValueError("schedule noam has its own peak; leave peak_learning_rate out or choose inverse-sqrt")
+            raise ValueError(
+                "schedule noam has its own peak; leave peak_learning_rate out (over a base that states it: 0), or "
+                "choose inverse-sqrt"
+            )
         if self.schedule == "noam" and not self.warmup_steps:
             raise ValueError("schedule noam needs warmup_steps of at least 1")
         if self.schedule != "noam" and not self.peak_learning_rate:
@@ -314,6 +318,11 @@ class TrainingConfig(Section):
             raise ValueError("final_learning_rate needs schedule = cosine or linear, and is at most peak_learning_rate")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas = {list(self.adam_betas)}: each must be at least 0 and less than 1")
+        if self.sequences_per_update % self.lengths_per_update:
+            raise ValueError(
+                f"sequences_per_update = {self.sequences_per_update} is not a multiple of lengths_per_update = "
+                f"{self.lengths_per_update}; change one of them"
+            )
         if self.init_layers is not None and self.init is None:
             raise ValueError("init_layers needs init, the model whose layers are copied")
         if self.init_vocab != "same" and self.init is None:

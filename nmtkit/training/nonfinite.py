@@ -116,7 +116,7 @@ def roll_back(state: TrainingState, run: Run) -> dict[str, Any]:
     # Each rollback needs a state saved since the last one, so a failure that always comes back ends the training.
     if not found or found[0][1]["progress"]["rollbacks"] < failed.rollbacks:
         seen = f" (their lines: {run.nonfinite})" if run.nonfinite.is_file() else ""
-        before = " again after a rollback" if failed.rollbacks else ", and there is no saved state to go back to"
+        before = " again after a rollback" if failed.rollbacks else ", and there is no resume state to go back to"
         raise NmtkitError(
             f"update {failed.step}: {reason}{seen}{before}; training ends. In another --run-dir, lower "
             "training.peak_learning_rate, set training.gradient_clip_norm, or take training.precision = bf16 or "

@@ -235,22 +235,27 @@ def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
     That is what a kill before the first resume state leaves.
     """
     checkpoints, models = run.checkpoints(), " and ".join(map(str, run.model_folders()))
+    is_finished = len(checkpoints) > 1 or bool(end_checkpoints(run)) or run.averaged.exists()
     for folder in checkpoints:
-        before = read_json(folder / "provenance.json", {"recipe": Recipe.model_validate, "data_fingerprint": str})
+        shape = {"recipe": Recipe.model_validate, "data_fingerprint": str, "step": int, "epoch": int, "seconds": float}
+        before = read_json(folder / "provenance.json", shape)
         stored = Recipe.model_validate(before["recipe"])
+        reached = Progress(step=before["step"], epoch=before["epoch"], seconds=before["seconds"])
+        # Of a training without an earlier checkpoint, `previous` is 0.
+        is_finished |= bool(before.get("previous") or reached.reason_to_stop(stored.training))
         changes = differences(stored.model, recipe.model)
         changes += changes_that_matter(stored.training, recipe.training)
         is_same_init = before.get("init_sha256") == initial_sha256(recipe)
         # Nothing of another training is removed, even if it is a single checkpoint.
         if changes or before["data_fingerprint"] != fingerprint or not is_same_init:
             raise NmtkitError(
-                f"{folder} belongs to a training with other settings, and there is no saved state to resume; remove "
+                f"{folder} belongs to a training with other settings, and there is no resume state; remove "
                 f"{models} or take another --run-dir"
             )
-    if len(checkpoints) > 1 or end_checkpoints(run) or run.averaged.exists():
+    if is_finished:
         found = [counted(len(checkpoints), "checkpoint")] * bool(checkpoints) + ["an average"] * run.averaged.exists()
         raise NmtkitError(
-            f"{run.folder}: there is no saved state to resume, but {' and '.join(found)}; to train from scratch, "
+            f"{run.folder}: there is no resume state, but {' and '.join(found)}; to train from scratch, "
             f"remove {models}, or take another --run-dir"
         )
 
@@ -263,9 +268,7 @@ def check_same_state(step: int, saved: dict[str, Any] | None, start: str | None,
     """
     here = (step, saved["files"] if saved is not None else start)
     if any(other != here for other in workers.gather([here])):
-        raise NmtkitError(
-            "the processes found different saved states to resume from; RUN must be one folder that all machines share"
-        )
+        raise NmtkitError("the processes found different resume states; RUN must be one folder that all machines share")
 
 
 def forget_later(run: Run, step: int, done: int) -> None:
@@ -282,7 +285,10 @@ def forget_later(run: Run, step: int, done: int) -> None:
 
 
 def forget_ends(run: Run, step: int) -> None:
-    """Remove what an end of training before update ``step`` added, as if the run had not ended there."""
+    """Remove reports and checkpoints that exist only because training had ended before update ``step``.
+
+    A checkpoint stays as long as it is the only one.
+    """
     kept = []
     for line in read_metrics(run.folder):
         end = line.pop("end", None) if line["step"] < step else None
@@ -292,7 +298,7 @@ def forget_ends(run: Run, step: int) -> None:
             kept.append(line)
     write_json_lines(run.metrics, kept)
     for folder in end_checkpoints(run):
-        if step_of(folder) < step:
+        if step_of(folder) < step and run.checkpoints() != [folder]:
             remove_folder(folder)
 
 
@@ -334,7 +340,7 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
     with holding_run(recipe, run, workers) as manifest:
         found = whole_states(run, 2)
         if not found:
-            raise NmtkitError(f"{run_dir}: there is no saved state to compare with yet; run `nmtkit train` first")
+            raise NmtkitError(f"{run_dir}: there is no resume state to compare with yet; run `nmtkit train` first")
         last, saved = found[0]
         check_settings(saved, run, recipe, manifest)
         recipe, workers = with_precision(recipe, saved, workers)
@@ -356,8 +362,8 @@ def verify_resume(recipe: Recipe, run_dir: Path, workers: Workers) -> tuple[int,
         ):
             if getattr(state.progress, attribute) != getattr(expected, attribute):
                 raise NmtkitError(
-                    f"{last}: between this saved state and the previous one {event}, which cannot be repeated; verify "
-                    "after the next saved state"
+                    f"{last}: between this resume state and the previous one {event}, which cannot be repeated; verify "
+                    "after the next resume state"
                 )
         # The validations whose results are part of the last state; the one at the end of training is of no state.
         until = expected.step - bool(saved["unfinished"])

@@ -41,6 +41,7 @@ from nmtkit.training.prediction import Hardware, predict
 from nmtkit.training.reporting import Reporter, memory_bytes
 from nmtkit.training.resume import (
     check_same_state,
+    end_checkpoints,
     forget_ends,
     forget_later,
     holding_run,
@@ -352,7 +353,7 @@ class _Session:
             self._save_state(is_regular=checkpoint_is_due)
             if checkpoint_is_due:  # only now, so that a kill never leaves a run without a checkpoint
                 remove_old_checkpoints(self._run, training)
-            forget_ends(self._run, progress.step)  # now there is more than what they had
+            forget_ends(self._run, progress.step)
             self._reporter.read_scores()
         if is_stopping:
             return self._stop.reason
@@ -397,6 +398,7 @@ class _Session:
             self._reporter.report(progress, rate, validation, is_end=True)
         if not has_checkpoint and self._workers.is_main:
             self._save_checkpoint(validation, is_end=not self._has_saved)  # beside those that a longer training keeps
+            forget_ends(self._run, self._state.progress.step)
         return limit
 
     def _roll_back(self) -> None:
@@ -429,7 +431,10 @@ class _Session:
 
     def _save_checkpoint(self, validation: Validation | None, *, is_end: bool = False) -> None:
         recipe, step = self._recipe, self._state.progress.step
-        before = [step_of(folder) for folder in self._run.checkpoints() if step_of(folder) < step]
+        ends = end_checkpoints(self._run)  # removed soon, by `forget_ends`
+        before = [
+            step_of(folder) for folder in self._run.checkpoints() if step_of(folder) < step and folder not in ends
+        ]
         provenance = {
             "kind": "checkpoint",
             **self._facts(),

@@ -239,7 +239,7 @@ class TrainingState:
                 average.copy_(tensors["average"][name])
         except (RuntimeError, KeyError) as error:
             raise ModelError(
-                f"{folder}: the saved state does not belong to this model ({' '.join(str(error).split())[:200]})"
+                f"{folder}: the resume state does not belong to this model ({' '.join(str(error).split())[:200]})"
             ) from None
         self.progress = Progress(**saved["progress"])
 
@@ -304,11 +304,11 @@ def whole_states(run: Run, count: int, *, only_good: bool = False) -> list[tuple
             try:
                 found.append((folder, read_state(folder)))
             except ModelError as error:
-                log.warning("%s; using the previous saved state", error)
+                log.warning("%s; using the previous resume state", error)
     if available and not found and not only_good:
         models = " and ".join(map(str, (run.resume_folder, *run.model_folders())))
         raise ModelError(
-            f"{run.resume_folder}: every saved state is damaged; to train from scratch, remove {models}, or take "
+            f"{run.resume_folder}: every resume state is damaged; to train from scratch, remove {models}, or take "
             "another --run-dir"
         )
     return found

@@ -24,15 +24,15 @@ STEPS = 14
 
 
 def all_of(run: Path) -> dict[str, Any]:
-    """What `determined` compares, without saves that only a stop or an end has made, and the checkpoints' scores."""
+    """What `determined` compares, without resume states that only a stop or an end has made; facts of checkpoints."""
     found = determined(run)
     for folder in Run(run).resume_states()[:-1]:
         if not read_json(folder / "state.json")["regular"]:
             found = {key: value for key, value in found.items() if folder.name not in key or "resume" not in key}
-    scores = ("valid_nll", "valid_bleu", "step", "best_metric")
+    facts = ("valid_nll", "valid_bleu", "step", "best_metric", "previous", "end")
     for folder in Run(run).checkpoints():
         provenance = read_json(folder / "provenance.json")
-        found[f"{folder.name}, scores"] = [provenance[key] for key in scores]
+        found[f"{folder.name}, facts"] = [provenance[key] for key in facts]
     return found
 
 
@@ -218,6 +218,26 @@ class TestRaisedLimit:
         tiny.train(run)
         assert all_of(run) == all_of(uninterrupted)
 
+    def test_the_checkpoints_before_and_after_the_old_end_can_be_averaged(self, tiny: TinyProject, run: Path) -> None:
+        tiny.train(run, "training.max_steps=10", "training.keep_last=3")
+        assert steps(run) == [4, 8, 10]
+        tiny.train(run, "training.max_steps=12", "training.keep_last=3")
+        assert [step_of(folder) for folder in choose_checkpoints(run, last=3)] == [4, 8, 12]
+
+    def test_the_only_checkpoint_stays_until_there_is_another(
+        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rarely = ("training.checkpoint_every_steps=100", "training.max_steps=9")
+        assert tiny.train(run, *rarely[:1], "training.max_steps=3").step == 3
+        with monkeypatch.context() as patch:
+            call_at(patch, loop, "learning_rate", 1, ask)
+            assert tiny.train(run, *rarely).signal == signal.SIGTERM
+        assert steps(run) == [3]
+        assert find_model(run) == Run(run).checkpoints()[0]
+        assert tiny.train(run, *rarely).step == 9
+        assert steps(run) == [9]
+        assert [line["step"] for line in metrics_without_time(run)] == [3, 5, 6, 9]
+
     def test_patience_does_not_count_the_end(
         self, tiny: TinyProject, run: Path, patient: tuple[Path, training.TrainingResult]
     ) -> None:
@@ -358,7 +378,7 @@ class TestInterruptedEnd:
         tiny.train(run)
         found, expected = all_of(run), all_of(uninterrupted)
         for each in (found, expected):
-            each.pop("step-00000012, scores")  # the one made again knows the validation of that end
+            each.pop("step-00000012, facts")  # the one made again knows the validation of that end
         assert found == expected
 
     def test_a_limit_lowered_below_what_was_trained_ends_the_run_where_it_is(

@@ -440,7 +440,7 @@ def test_a_run_goes_back_again_if_it_has_saved_a_good_state_since(
 
 def test_a_failure_before_the_first_save_ends_training(project: Project, tmp_path: Path, poison: Poison) -> None:
     poison.steps = {(0, step) for step in range(1, 6)}
-    with pytest.raises(NmtkitError, match="there is no saved state to go back to"):
+    with pytest.raises(NmtkitError, match="there is no resume state to go back to"):
         project.train(tmp_path / "run", poison, "training.checkpoint_every_steps=100")
 
 

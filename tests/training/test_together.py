@@ -37,7 +37,7 @@ def test_processes_that_found_different_saves_do_not_train_together(
             return [*values, other] if is_place else values
 
     workers = Elsewhere(0, 1, torch.device("cpu"), "float32")
-    with pytest.raises(NmtkitError, match="different saved states to resume from; RUN must be one folder that all"):
+    with pytest.raises(NmtkitError, match="different resume states; RUN must be one folder that all"):
         train(load_recipe(str(tiny.recipe)), run, workers)
 
 

@@ -282,7 +282,7 @@ class TestVerifyResume:
         assert message in str(caught.value)
 
     def test_without_a_save_there_is_nothing_to_compare(self, tiny: TinyProject, run: Path) -> None:
-        with pytest.raises(NmtkitError, match="no saved state to compare with yet"):
+        with pytest.raises(NmtkitError, match="no resume state to compare with yet"):
             tiny.verify(run)
 
     def test_other_settings_are_refused(self, tiny: TinyProject, trained: Path) -> None:
@@ -345,7 +345,7 @@ class TestSaves:
     ) -> None:
         damage(trained / "resume/step-00000014" / name)
         assert [folder.name for folder, _ in state.whole_states(Run(trained), 2)] == ["step-00000012"]
-        assert any("step-00000014" in warning and "using the previous saved state" in warning for warning in warnings)
+        assert any("step-00000014" in warning and "using the previous resume state" in warning for warning in warnings)
 
     @pytest.mark.parametrize(
         "change",
@@ -435,10 +435,34 @@ class TestSaves:
         if model == "averaged":
             (trained / "checkpoints").rename(trained / "averaged")
         before = contents(trained)
-        told = r"no saved state to resume, but (\d checkpoints|an average); to train from scratch, "
+        told = r"no resume state, but (\d checkpoints|an average); to train from scratch, "
         with pytest.raises(NmtkitError, match=rf"{told}remove {trained / model}, or"):
             tiny.train(trained)
         assert contents(trained) == before
+
+    @pytest.mark.parametrize("limit", ["max_steps=4", "max_epochs=1", "max_minutes=0.0000001"])
+    def test_nor_is_the_only_checkpoint_of_a_finished_training(self, tiny: TinyProject, run: Path, limit: str) -> None:
+        every = {"max_steps=4": 4, "max_epochs=1": 7, "max_minutes=0.0000001": 1}[limit]
+        tiny.train(run, f"training.{limit}", f"training.checkpoint_every_steps={every}")
+        [checkpoint] = Run(run).checkpoints()
+        assert not read_json(checkpoint / "provenance.json")["end"]
+        shutil.rmtree(run / "resume")
+        before = contents(run)
+        with pytest.raises(NmtkitError, match="no resume state, but 1 checkpoint; to train from scratch, remove"):
+            tiny.train(run, f"training.checkpoint_every_steps={every}")
+        assert contents(run) == before
+
+    def test_nor_is_a_checkpoint_that_had_others_before_it(self, tiny: TinyProject, run: Path) -> None:
+        tiny.train(
+            run, "training.max_steps=8", "training.keep_last=1", "training.keep_best=0", "decoding.average_last=1"
+        )
+        [checkpoint] = Run(run).checkpoints()
+        shutil.rmtree(run / "resume")
+        path = checkpoint / "provenance.json"
+        provenance = read_json(path)
+        write_json(path, {**provenance, "step": 3})  # no limit is reached
+        with pytest.raises(NmtkitError, match="no resume state, but 1 checkpoint"):
+            tiny.train(run, "training.max_steps=8")
 
 
 class TestSpace:
@@ -751,6 +775,6 @@ def test_every_save_damaged_is_an_error_that_says_what_to_do(tiny: TinyProject, 
         (folder / "state.json").write_bytes(b"")
     before = contents(trained)
     folders = rf"{trained / 'resume'} and {trained / 'checkpoints'}"
-    with pytest.raises(ModelError, match=f"every saved state is damaged; to train from scratch, remove {folders}"):
+    with pytest.raises(ModelError, match=f"every resume state is damaged; to train from scratch, remove {folders}"):
         tiny.train(trained)
     assert contents(trained) == before
