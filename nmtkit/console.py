@@ -96,6 +96,12 @@ def amount(value: float | int) -> str:
     return f"{value:.0f}" if not power else f"{value:.3g} {_UNITS[power]}"
 
 
+def with_decimals(value: float, decimals: int) -> str:
+    """Return a number with so many decimals; from a million on, with three digits in all."""
+    # The perplexity of a training that diverged may have hundreds of digits.
+    return f"{value:.3g}" if abs(value) >= 1e6 else f"{value:.{decimals}f}"
+
+
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: 1 checkpoint, 3,126 pairs, 2 processes."""
     plural = "" if number == 1 else "es" if noun.endswith(("s", "x", "tch")) else "s"

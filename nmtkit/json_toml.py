@@ -74,7 +74,7 @@ def any_number(value: Any) -> None:
 
 
 def measured(value: Any) -> None:
-    """Shape of a value that was measured for certain: any number, not-a-number and infinity included."""
+    """Shape of a required measurement: any number, not-a-number and infinity included."""
     if value is None:
         raise ValueError("not a number")
     any_number(value)

@@ -237,7 +237,7 @@ def load_model(folder: Path, device: "torch.device | None" = None) -> LoadedMode
             raise ModelError(f"{folder}: the weights do not belong to model.json (see {name})")
     # The initial values, which the weights replace, are no reason to change the caller's random numbers.
     with holding_model(), torch.random.fork_rng(devices=[]):
-        model = build_model(config, *sizes).float()  # whatever torch.set_default_dtype says
+        model = build_model(config, *sizes).float()  # whatever the default dtype is
     model.load_state_dict(weights)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     if tokenizer.fingerprint() != description["tokenizer_sha256"]:

@@ -189,7 +189,7 @@ def run(
 
 def _compare_with_best(recipe: Recipe, run: Run, workers: Workers) -> None:
     """Validate the average, and warn if a single checkpoint has a lower nll, as after too many updates."""
-    if not (run.data / "valid").is_dir() or not (best := run.best_checkpoints(1)):
+    if not run.valid_data.is_dir() or not (best := run.best_checkpoints(1)):
         return
     loaded = load_model(run.averaged, workers.device)
     training = recipe.training.model_copy(update={"validate_bleu": False})

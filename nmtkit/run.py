@@ -78,7 +78,12 @@ class Run:
         self.recipe_before = folder / "recipe.before.toml"
         self.data = folder / "data"
         self.manifest = self.data / "manifest.json"
+        self.train_data, self.valid_data = self.data / "train", self.data / "valid"
+        self.tokenizer_folder = self.data / "tokenizer"
+        self.data_report, self.data_page = self.data / "report.json", self.data / "report.html"
+        self.page = folder / "report.html"  # of `nmtkit report`
         self.stages = folder / "prepare"  # stages of an interrupted `prepare`
+        self.text_stage, self.subwords_stage = self.stages / "text", self.stages / "subwords"
         self.check_folder = folder / "check"  # temporary folder of `prepare --check`
         self.checkpoints_folder = folder / "checkpoints"
         self.resume_folder = folder / "resume"
@@ -143,7 +148,7 @@ class Run:
         """
         if not self.is_prepared():
             raise DataError(f"{self.data}: there is no prepared data here; run `nmtkit prepare` first")
-        return Tokenizer.load(self.data / "tokenizer")
+        return Tokenizer.load(self.tokenizer_folder)
 
     def recipe(self, name: str | None = None) -> Recipe:
         """Read the stored recipe; its default name is that of the folder."""
@@ -305,10 +310,10 @@ class Run:
                     raise _unwritable(path, "permission denied")
             yield
 
-    def remove_abandoned_lock(self, command: str) -> None:
+    def remove_abandoned_lock(self) -> None:
         """Remove the lock file that a killed process has left, unless another process holds the lock."""
         if self._lock.exists():
-            with contextlib.suppress(NmtkitError, OSError), locked(self._lock, self.folder, command, "--run-dir"):
+            with contextlib.suppress(NmtkitError, OSError), locked(self._lock, self.folder, "prepare", "--run-dir"):
                 log.debug("%s was left by a killed process", self._lock)
 
 

@@ -16,6 +16,7 @@ import jaxtyping
 import pytest
 import torch
 
+from nmtkit.cli.main import COMMANDS
 from nmtkit.training.loss import smoothed_loss
 
 PACKAGE = Path(__file__).parent.parent / "nmtkit"
@@ -362,6 +363,7 @@ def test_a_circle_is_found() -> None:
 RUN_PATHS = re.compile(
     r"""/ f?"(data|checkpoints|resume|averaged|translations|drawn|generated|prepare|recipe\.toml"""
     r"""|(metrics|nonfinite)\.jsonl|(scores|cost|prediction|averaging|ablation)\.json|card\.md)[/"]"""
+    r"""|\.(data|stages) / """
 )
 
 
@@ -380,6 +382,7 @@ def test_only_run_builds_a_path_inside_a_run_folder() -> None:
 
 def test_a_path_inside_a_run_folder_is_found() -> None:
     assert paths_of_runs('run_dir / "data" / "x"') and paths_of_runs('self._folder / "scores.json"')
+    assert paths_of_runs('run.data / "train"')
     assert not paths_of_runs('folder / "database"')
 
 
@@ -425,7 +428,6 @@ def test_no_two_public_classes_and_no_two_modules_share_a_name() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     in_rooms = [name.rpartition(".")[2] for name, path in modules().items() if path.name != "__init__.py"]
-    commands = {name.rpartition(".")[2] for name in modules() if name.startswith("nmtkit.cli.")}
-    others = [name for name in in_rooms if name not in commands]  # a command is named after what it does
+    others = [name for name in in_rooms if name not in COMMANDS]  # a command is named after what it does
     for names in (classes, others):
         assert sorted({name for name in names if names.count(name) > 1}) == []

@@ -11,7 +11,7 @@ from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
-from nmtkit.experiments.results import failures_of, make_report, result_tables, score_text, write_report
+from nmtkit.experiments.results import failures_of, make_report, result_tables, write_report
 from nmtkit.experiments.rows import TABLE3, choose_rows, plan, read_sweep
 
 
@@ -132,7 +132,7 @@ def command(
 
 def _summary(result: dict[str, Any]) -> str:
     perplexity = result["perplexity"]
-    scores = "diverged" if perplexity is None else f"perplexity {score_text(perplexity, 2)}"
+    scores = "diverged" if perplexity is None else f"perplexity {console.with_decimals(perplexity, 2)}"
     if result["bleu"] is not None:
         scores += f", BLEU {result['bleu']:.1f}"
     return f"{scores}, trained in {console.duration(result['seconds'])}"

@@ -179,7 +179,7 @@ def _training_pairs(recipe: Recipe, run: "Run") -> "tuple[PairData, tuple[int, i
         if not changes and not differences(stored.cleaning, recipe.cleaning):
             tokenizer = run.tokenizer()
             sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-            return training_data(run.data / "train", recipe, tokenizer).of_epoch(0), sizes
+            return training_data(run.train_data, recipe, tokenizer).of_epoch(0), sizes
         console.log.warning(
             "%s was prepared with another [data] or [cleaning]; its sentence lengths are not used", run.folder
         )

@@ -10,7 +10,7 @@ from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.lines import input_lines, result_lines
+from nmtkit.cli.streams import input_lines, result_lines
 from nmtkit.errors import DataError
 from nmtkit.json_toml import json_line
 from nmtkit.text.extraction import Method, cut, rank, read_examples

@@ -7,7 +7,7 @@ from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.lines import result_lines
+from nmtkit.cli.streams import result_lines
 
 
 @options.search_options("beam", "no_repeat_ngram", beam="sampling")

@@ -93,7 +93,7 @@ def command(
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", Run(folder).data)
     noun = task_of(loaded.data).example
-    if (Run(folder).data / "report.json").is_file():  # prepared episodes have none
+    if Run(folder).data_report.is_file():  # prepared episodes have none
         _print_report(read_report(Run(folder).data), noun)
     pairs, left_out = preparation.manifest["pairs"], preparation.manifest["cleaning"]
     rows = [[name, f"{count:,}", ""] for name, count in pairs.items()]

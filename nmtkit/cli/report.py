@@ -39,7 +39,7 @@ def command(
     # A folder that is given twice, perhaps by two names, is one run.
     runs = list({folder.resolve(): folder for folder in runs}.values())
     read = [read_run(folder, runs) for folder in runs]
-    page = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    page = output or (Run(runs[0]).page if len(runs) == 1 else Path("report.html"))
     # All are made before the first is written, so that a damaged run changes no file.
     html, cards = report_page(read, with_attention=not no_attention), [card(run) for run in read]
     write_text(page, html)

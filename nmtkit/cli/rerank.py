@@ -9,13 +9,13 @@ from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.lines import (
+from nmtkit.cli.streams import (
+    grouped,
     input_lines,
     result_lines,
     warn_of_cut_lines,
     warn_of_invalid_lines,
     warn_of_whole_lines,
-    windows,
 )
 from nmtkit.corpora.corpus import local_lines
 from nmtkit.errors import ModelError
@@ -112,7 +112,7 @@ def command(
             replace(entry, before=tuple(earlier.source for earlier in before))
             for entry, before in preceding(lists, context, lambda entry: not entry.source.strip())
         )
-        for window in windows(documents, WINDOW_HYPOTHESES, lambda entry: max(1, len(entry.candidates))):
+        for window in grouped(documents, WINDOW_HYPOTHESES, lambda entry: max(1, len(entry.candidates))):
             rankings = rerank(window, features, original_weight=original_weight)
             for entry, ranking in zip(window, rankings, strict=True):
                 done += 1

@@ -77,7 +77,7 @@ def command(
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= allowed < (wanted := 2 * max_connections + 128):
         wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says
+        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
     load = functools.partial(server.load_directions, models, engine, precision, device, threads)
     limits = Limits(max_characters, max_beam, max_body, max_seconds, max_queue, max_connections)

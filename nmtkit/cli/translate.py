@@ -259,7 +259,7 @@ def translate_to_file(
     job: "TranslationJob", input_: Path, output: Path, status: Path | None, *, strict: bool, workers: "Workers | None"
 ) -> None:
     """Translate from file to file, possibly with other processes; record translations of test sets."""
-    from nmtkit.cli.lines import warn_of_invalid_lines
+    from nmtkit.cli.streams import warn_of_invalid_lines
     from nmtkit.decoding.file_translation import translate_file
     from nmtkit.run import set_translated_as
 
@@ -289,22 +289,20 @@ def translate_stream(
     job: "TranslationJob", input_: Path | None, output: Path | None, status: Path | None, *, strict: bool
 ) -> None:
     """Translate lines as they arrive, from a pipe, a terminal or a special file, or to stdout."""
-    from nmtkit.cli.lines import input_lines, warn_of_invalid_lines, write_stdout_as_text
+    from nmtkit.cli.streams import input_lines, result_lines, warn_of_invalid_lines
     from nmtkit.corpora.corpus import local_lines
-    from nmtkit.decoding.file_translation import WINDOW_LINES, Window, as_they_come, windows
+    from nmtkit.decoding.file_translation import Window, as_they_come, most_lines, windows
 
     job.check()
-    if output is None:
-        write_stdout_as_text()
     errors: Literal["strict", "replace"] = "strict" if strict else "replace"
     interactive = (
         input_ is None and output is None and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     )
     reader = input_lines(input_, "text", errors, _prompted() if interactive else None)
     with ExitStack() as stack:
-        # Take stdout before a live progress bar replaces it.
-        result = sys.stdout if output is None else stack.enter_context(write_atomically(output))
         write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
+        # After the status file, which must not appear where the disk is too full for the output.
+        write = stack.enter_context(result_lines(output))
         total = None
         if input_ is not None and input_.is_file():
             # A first pass finds faults before long work, and gives the time left.
@@ -313,7 +311,8 @@ def translate_stream(
         advance = stack.enter_context(console.progress(job.engine.task.activity, total)) if not interactive else None
         # At a prompt in this thread, which receives signals; a line is read after the last result.
         cut = windows if interactive or total is not None else as_they_come
-        for window in cut(job.checked(reader), 1 if interactive else WINDOW_LINES, job.engine.tokenizer.context):
+        most = 1 if interactive else most_lines(job.request)
+        for window in cut(job.checked(reader), most, job.engine.tokenizer.context):
 
             def show_progress(share: float, window: Window = window) -> None:
                 if advance is not None:
@@ -322,15 +321,11 @@ def translate_stream(
 
             written = job.translate(window, reader.invalid_lines, show_progress)
             job.report_unmet(window.lines, written.status)
-            shown = console.visible if output is None and result.isatty() else str
-            result.write("".join(f"{shown(line)}\n" for line in written.output))
+            write(written.output)
             if write_status is not None:
                 write_status("".join(f"{line}\n" for line in written.status))
-            if output is None:
-                result.flush()
             show_progress(1.0)
         job.check_lines(reader.num_lines)
-        result.flush()  # before the status file appears, as the disk may be full
     job.report_doubtful()
     warn_of_invalid_lines(reader)
 

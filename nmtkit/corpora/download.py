@@ -48,7 +48,7 @@ MAX_WAIT_SECONDS = 60.0
 _PART_MARK = ".nmtkit-part"
 _TEMPORARY_STATUS = (408, 425, 429, 500, 502, 503, 504)  # timeouts, rate limits and failures of a server or proxy
 
-Progress = Callable[[str, int, int | None], None]
+ProgressFunction = Callable[[str, int, int | None], None]
 """progress(url, bytes done, bytes in total or None if the server does not state it), called from any thread."""
 
 
@@ -140,7 +140,7 @@ class Downloader:
 
     mirror: Path | None = None
     cache: Path = field(default_factory=default_cache)
-    progress: Progress | None = None
+    progress: ProgressFunction | None = None
     _fetched: dict[RemoteFile, CorpusFile] = field(default_factory=dict, init=False, repr=False)
     _stopped: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 

@@ -279,6 +279,6 @@ def parsed(line: str, generated: str) -> tuple[str, bool]:
     if not sentence:
         return "", False
     tree = tree_over(sentence, generated)
-    # Any token is a word of the tree, whatever it says, so only brackets can need mending.
+    # Any token is a word of the tree, whatever its text, so only brackets can need mending.
     structure = " ".join(token if token.startswith(("(", ")")) else UNTAGGED for token in generated.split(" "))
     return write(tree), linearise(tree) != structure

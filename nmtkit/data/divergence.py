@@ -18,7 +18,8 @@ _NEAR_LINES = 200
 _CLOSE_LINES = 5
 _PAIRS_COMPARED = 100_000
 # Translations have 0.84 or more in each 1,000 pairs of Multi30k and of four newstests, and with one side shifted by a
-# line at most 0.26. Texts sorted by length say nothing: their standard deviation is below 0.11, of others above 0.28.
+# line at most 0.26. Texts sorted by length are not informative: their standard deviation is below 0.11, of others above
+# 0.28.
 _LEAST_CORRELATION = 0.3
 _LEAST_DEVIATION = 0.2
 _FEWEST_PAIRS = 100
@@ -28,7 +29,7 @@ def are_unrelated(source_lengths: Sequence[int], target_lengths: Sequence[int]) 
     """Return whether the lengths of the sides say nothing about each other, so that they are hardly translations.
 
     Args:
-        source_lengths, target_lengths: characters of each line, [pairs]; of fewer than 100 pairs nothing is said.
+        source_lengths, target_lengths: characters of each line, [pairs]; fewer than 100 pairs are not judged.
     """
     if len(source_lengths) < _FEWEST_PAIRS:
         return False

@@ -224,11 +224,11 @@ def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], ru
         NmtkitError: the run cannot be read, or does not know the languages.
     """
     tokenizer = run.tokenizer()
-    encoder = BlockEncoder(run.data / "tokenizer", None, [""], 0, [direction], run.recipe().data.max_source_tokens)
+    encoder = BlockEncoder(run.tokenizer_folder, None, [""], 0, [direction], run.recipe().data.max_source_tokens)
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
     block = encoder(TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target))
     sides = list(zip(block.ids, block.lengths, strict=True))
-    keys, data = _keys(_own_text(sides, tokenizer)), PairData(run.data / "train")
+    keys, data = _keys(_own_text(sides, tokenizer)), PairData(run.train_data)
     is_known = np.ones(len(block.lengths[0]), bool)
     for ids, lengths in sides:
         if len(ids):  # ids do not tell unknown words apart

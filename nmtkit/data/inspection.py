@@ -26,7 +26,7 @@ from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.vocabulary import SIDES
 
-Part = Literal["train", "valid"]
+SetName = Literal["train", "valid"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class InspectedPair:
 
 
 def inspect_pair(
-    run_dir: Path, line: int, *, part: Part = "train", corpus: str | None = None, mirror: Path | None = None
+    run_dir: Path, line: int, *, part: SetName = "train", corpus: str | None = None, mirror: Path | None = None
 ) -> InspectedPair:
     """Return the pair with a line number.
 
@@ -69,7 +69,7 @@ def inspect_pair(
     tokenizer = run.tokenizer()
     if not task_of(tokenizer).has_text:
         raise DataError(f"{run_dir}: its data are episodes and no text; read their files, or {run.data}/train/*.npy")
-    data = PairData(run.data / part)
+    data = PairData(run.train_data if part == "train" else run.valid_data)
     described = [entry for entry in read_manifest(run.data)["corpora"] if entry["role"] == part]
     if not described:  # held-out validation pairs belong to no validation corpus
         described = [{"name": f"{part} (held out of train)", "pairs": len(data)}]
@@ -140,13 +140,13 @@ def _rule(run: Run, index: int, line: int, corpus: Corpus) -> str | None:
     examiner = BlockExaminer(data.in_direction(directions[index]), cleaning, frozenset(), frozenset(), False)
     examined = examiner(RawBlock(line, line - 1, ("source", "target"), *lines))
     limits = data.max_source_tokens, cleaning.max_tokens
-    encoder = BlockEncoder(run.data / "tokenizer", cleaning, prefixes, 0, directions, *limits)
+    encoder = BlockEncoder(run.tokenizer_folder, cleaning, prefixes, 0, directions, *limits)
     encoded = encoder(TextBlock(index, line, 0, bytes(examined.states), *examined.texts))
     return next(iter([*examined.dropped, *encoded.findings.dropped]), "")
 
 
 def _opened(
-    run: Run, part: Part, described: list[dict[str, Any]], index: int, mirror: Path | None
+    run: Run, part: SetName, described: list[dict[str, Any]], index: int, mirror: Path | None
 ) -> tuple[Corpus | None, Generation | None]:
     """Return a corpus, and its translations if it is generated; None if it is not on this machine or has changed."""
     data, downloader, generation = run.recipe().data, Downloader(mirror), None

@@ -37,7 +37,7 @@ from nmtkit.data.encoding import BlockEncoder, ShardStatistics, num_trained
 from nmtkit.data.episodes import Episodes
 from nmtkit.data.generated import Generation
 from nmtkit.data.processes import in_order
-from nmtkit.data.quality_page import report_page
+from nmtkit.data.quality_page import data_report_page
 from nmtkit.data.quality_report import Findings
 from nmtkit.data.set_checks import ODD_SHARE, warn_of_odd_set
 from nmtkit.data.shards import ShardWriter, read_manifest
@@ -150,7 +150,7 @@ def prepare(
         if not changes_since(run.recipe(recipe.name), recipe, manifest):
             if generate is not None and is_generated:
                 generate([])  # other processes wait for the call
-            run.remove_abandoned_lock("prepare")
+            run.remove_abandoned_lock()
             return Preparation(manifest, is_new=False)
     tokenizer = None if recipe.data.tokenizer is None else Tokenizer.of_model(recipe.data.tokenizer)
     if tokenizer is not None:
@@ -165,13 +165,13 @@ def prepare(
         if unfinished := corpora.unfinished():
             raise DataError(f"{unfinished[0].name}: not generated yet; run `nmtkit prepare`")
         preparer = _Preparer(recipe, corpora, workers, may_stop=True)
-        text = preparer.read_text(run.stages / "text")
-        learned = tokenizer or preparer.learn_subwords(run.stages / "subwords", text)
+        text = preparer.read_text(run.text_stage)
+        learned = tokenizer or preparer.learn_subwords(run.subwords_stage, text)
         return preparer.write_data(folder, text, preparer.finish_tokenizer(learned, text))
 
     result = _prepared(recipe, run, fingerprint, make)
     if result.is_new:
-        log.info("data report: %s", run.data / "report.html")
+        log.info("data report: %s", run.data_page)
     elif generate is not None and corpora.generated:
         generate([])  # other processes wait for the call
     return result
@@ -193,7 +193,7 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
                     run.store_recipe(recipe)
             if run.recipe_file.is_file():
                 run.recipe_before.unlink(missing_ok=True)  # left by a kill
-            run.remove_abandoned_lock("prepare")
+            run.remove_abandoned_lock()
             return Preparation(manifest, is_new=False)
         if run.is_trained():
             changes = changes_since(run.recipe(recipe.name), recipe, manifest) or ["the text of a corpus"]
@@ -737,7 +737,7 @@ class _Preparer:
             del report["words"]["source"]
             report["examples"] = {rule: example[1:] for rule, example in report["examples"].items()}
         write_json(folder / "report.json", report)
-        write_text(folder / "report.html", report_page(report, self._recipe.name, self._task.example))
+        write_text(folder / "report.html", data_report_page(report, self._recipe.name, self._task.example))
         return report
 
 

@@ -22,8 +22,8 @@ from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports
 from nmtkit.distributed.limits import available_cores
 from nmtkit.errors import NmtkitError
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+T = TypeVar("T")
+R = TypeVar("R")
 
 TASKS_WORTH_PROCESSES = 4
 """Minimum number of tasks for which processes are started, as starting them takes a second."""
@@ -38,11 +38,11 @@ _RESULTS_HELD_PER_PROCESS = 4
 
 
 def in_order(
-    make: Callable[..., Callable[[Task], Result]],
+    make: Callable[..., Callable[[T], R]],
     arguments: tuple[Any, ...],
-    tasks: Iterable[Task],
+    tasks: Iterable[T],
     num_workers: int | None,
-) -> Iterator[Result]:
+) -> Iterator[R]:
     """Yield the result of each task, in order.
 
     Args:
@@ -56,7 +56,7 @@ def in_order(
     """
     failures: list[Exception] = []
 
-    def until_failure() -> Iterator[Task]:
+    def until_failure() -> Iterator[T]:
         try:
             yield from tasks
         except Exception as error:  # raised once the tasks before it are done, so that the first fault is reported

@@ -26,7 +26,7 @@ _WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
 _BINS = 16
 
 
-def report_page(report: dict[str, Any], name: str, noun: str = "pair") -> str:
+def data_report_page(report: dict[str, Any], name: str, noun: str) -> str:
     """Return the page for the content of report.json.
 
     Args:

@@ -11,7 +11,7 @@ from nmtkit.text.leftovers import is_tokenized
 
 ODD_SHARE = 0.02
 """Share of the pairs of a set above which they are mentioned; sets in use have a few odd lines."""
-_TOLD = {"html_entity", "markup", "wrong_script", "swapped_sides", "wrong_language"}
+_RULES_WARNED_OF = {"html_entity", "markup", "wrong_script", "swapped_sides", "wrong_language"}
 
 
 def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, cleaning: CleaningConfig) -> None:
@@ -27,9 +27,10 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
             lines[rule].append(number)
     if data.context:
         lines.pop("both_blank", None)  # they separate documents
-    told = _TOLD - ({"html_entity"} if data.text == "tokenized" else set())  # tokenisers write some characters so
+    # Tokenisers write some characters as entities.
+    warned_of = _RULES_WARNED_OF - ({"html_entity"} if data.text == "tokenized" else set())
     for rule, numbers in lines.items():
-        if rule in BLANK_RULES or (rule in told and len(numbers) > ODD_SHARE * len(pairs)):
+        if rule in BLANK_RULES or (rule in warned_of and len(numbers) > ODD_SHARE * len(pairs)):
             log.warning("%s: %s (%s)", name, MEANINGS[rule], listed(numbers))
     if are_unrelated([len(source) for source, _ in pairs], [len(target) for _, target in pairs]):
         log.warning(

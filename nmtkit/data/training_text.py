@@ -53,7 +53,7 @@ from nmtkit.text.normalization import without_moses
 
 Pair = tuple[str, str]
 HeldOut = tuple[str, str, str, str]
-"""A pair that is held out of training: source, target, index of its direction, and its place for messages."""
+"""A pair that is held out of training: source, target, index of its direction, and its file and line, for messages."""
 
 BLOCK_PAIRS = 10_000
 """Pairs per block: some megabytes of text, a tenth of a second of work."""
@@ -407,7 +407,7 @@ def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:
 def explain_line_counts(corpus: Corpus, data: DataConfig, num_source: int, num_target: int) -> tuple[int, str]:
     """Return the line from which the sides of a corpus probably are not aligned, and the message about it."""
     counts = f"{corpus.source.name} has {counted(num_source, 'line')} but {corpus.target.name} has {num_target}"
-    if data.has_labels:  # whose lengths tell nothing
+    if data.has_labels:  # whose lengths carry no information
         return min(num_source, num_target) + 1, f"{counts}; each line needs a label on the same line: correct one file"
     sides = open_sides(corpus, "surrogateescape")
     # uint16 is enough for a comparison of lengths, and takes a quarter of the memory of int64.

@@ -190,11 +190,13 @@ def required_phrases(
 def progress(tokens: Ids, phrases: Sequence[Alternatives], no_repeat_ngram: int = 0) -> PhraseProgress:
     """Return the progress of a hypothesis. A phrase counts as held once it has been generated completely."""
     generated = set(_ngrams(tokens, no_repeat_ngram))
+    lengths = {len(phrase) for alternatives in phrases for phrase in alternatives}
+    within = {ngram for length in lengths for ngram in _ngrams(tokens, length)}
     held, furthest = 0, 0
     possible, counts, following = [], [], set()
     for alternatives in phrases:
         count = min(map(len, alternatives))
-        if any(contains(tokens, phrase) for phrase in alternatives):
+        if not within.isdisjoint(alternatives):
             # The count is that of the shortest alternative, so none of them ranks higher by its length.
             held += count
             continue

@@ -225,8 +225,8 @@ class Engine(ABC):
     def _constrained(self, segment: Segment, best: Translation, request: TranslationRequest) -> Segment:
         """Return a segment with constraints for what its best translation lacks.
 
-        Where that has a wrong copy of a span, its text up to there is a prefix, with the right span. Everything else is
-        a required phrase.
+        If a span was copied wrongly, the translation up to it, with the right span, becomes the prefix. Everything else
+        that is missing becomes a required phrase.
         """
         prefix = segment.prefix
         missing = missing_in(best.text, best.pieces, segment.wanted, request.keep, self.tokenizer)

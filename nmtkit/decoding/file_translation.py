@@ -322,9 +322,14 @@ def _missing(best: Translation, request: TranslationRequest, index: int) -> list
     return [*best.missing, *(text for text in stated if text.strip() not in best.text)] or stated  # within other words
 
 
-def equal_windows(num_lines: int, num_processes: int) -> int:
-    """Return the lines per window, at most ``WINDOW_LINES``, that give all processes equal shares."""
-    rounds = max(1, math.ceil(num_lines / (WINDOW_LINES * num_processes)))
+def most_lines(request: TranslationRequest) -> int:
+    """Return the maximum lines per window, fewer than ``WINDOW_LINES`` with many translations per line."""
+    return max(1, 8 * WINDOW_LINES // max(8, request.n_best))
+
+
+def equal_windows(num_lines: int, num_processes: int, most: int) -> int:
+    """Return the lines per window, at most ``most``, that give all processes equal shares."""
+    rounds = max(1, math.ceil(num_lines / (most * num_processes)))
     return max(1, math.ceil(num_lines / (rounds * num_processes)))
 
 
@@ -390,7 +395,7 @@ def translate_file(
     reader = local_lines(source, "replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
     made_of = {"models": list(job.engine.weights_sha256), "input": sha256_of(source), **job.description()}
-    parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes))
+    parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes, most_lines(job.request)))
     with ExitStack() as stack:
         finished = 0
         if rank == 0:

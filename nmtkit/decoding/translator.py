@@ -73,7 +73,8 @@ class Translator(Engine):
         self._is_joined = any(model.config.is_joined for model in models)
         # Where source and target share the positions, a source has at most half of them.
         super().__init__(tokenizer, decoding, lengths, most // 2 if most is not None and self._is_joined else most)
-        self._most_positions, self._too_large = most, math.inf
+        self._most_positions = most
+        self._memory = {"too large": math.inf}  # source tokens; copies of the translator share it
         self._decoders = [
             JoinedStepDecoder(model, _DTYPES[precision])
             if isinstance(model, DecoderOnly)
@@ -170,14 +171,14 @@ class Translator(Engine):
     ) -> list[list[Hypothesis]]:
         """Search a batch; if the memory of the device does not suffice, or did not for a smaller one, its halves."""
         size = len(segments) * (max(len(segment.ids) for segment in segments) + 1)
-        if len(segments) == 1 or size < self._too_large:
+        if len(segments) == 1 or size < self._memory["too large"]:
             try:
                 return self._search(segments, forbidden, request)
             except RuntimeError as error:
                 if len(segments) == 1 or not is_out_of_memory(error):
                     raise
             log.info("a batch of %s source tokens does not fit into memory; batches are halved", f"{size:,}")
-            self._too_large = size
+            self._memory["too large"] = size
             if self.device == "cuda":  # after the block, as the error holds the tensors of the search
                 torch.cuda.empty_cache()
         half = (len(segments) + 1) // 2

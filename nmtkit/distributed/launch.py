@@ -62,7 +62,7 @@ def launch(num_processes: int, arguments: Sequence[str]) -> int:
         stopped = any(code and code in by_signal for code in codes)
         if received and not hangs and all(code in by_signal or (stopped and code in _LOST) for code in codes):
             # Some may be done, or have lost those that ended before them; the steps after training must not run.
-            if codes[0] in _LOST:  # and has told nothing
+            if codes[0] in _LOST:  # and has logged nothing
                 sys.stderr.write(f"error: stopped by a signal{GOING_ON}\n")
             return next((code for code in codes if code and code in _NO_FAILURE), 128 + received[-1])
         code = codes[failed or 0]

@@ -97,7 +97,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     path = run.latest_state()
     if path is None:
         raise ModelError(f"{run_dir}: not trained yet; run `nmtkit train` first")
-    state = read_state(path)
+    state = read_latest_state(path)
     data = state["recipe"]["data"]
     sources, targets = languages_of(data)
     tests = data.get("test") or []
@@ -151,7 +151,7 @@ def training_cost(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_latest_state(path: Path) -> dict[str, Any]:
     """Read the file of `Run.latest_state`; raise DataError where it is damaged."""
     return read_json(path, _OF_STATE)
 

@@ -21,12 +21,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.console import counted
+from nmtkit.console import counted, with_decimals
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb
 from nmtkit.evaluation.labels import LabelMetric, NumberMetric
@@ -137,12 +137,6 @@ def perplexity_of(nll: float) -> float:
 def shown_score(metric: str, value: float) -> str:
     """Return a score as tables show it."""
     return with_decimals(value, 4 if metric in OF_FOUR_DECIMALS else 2)
-
-
-def with_decimals(value: float, decimals: int) -> str:
-    """Return a number with so many decimals; from a million on, with three digits in all."""
-    # The perplexity of a training that diverged may have hundreds of digits.
-    return f"{value:.3g}" if abs(value) >= 1e6 else f"{value:.{decimals}f}"
 
 
 class Scorer:
@@ -336,9 +330,11 @@ class Scorer:
     def statistics(self, name: str, lines: list[str]) -> tuple["Metric", list[Any]]:
         """Return a metric and the counts of each line of text in its form, of which it computes the score."""
         statistics: list[Any] = []
-        for start in range(0, len(lines), LINES_AT_ONCE):
-            part = slice(start, start + LINES_AT_ONCE)
-            if len(lines) <= LINES_AT_ONCE:
+        # The counts of a task's own metric, such as those of classes or ranks, depend on the whole text.
+        at_once = LINES_AT_ONCE if _task_metric_with(name) is None else max(1, len(lines))
+        for start in range(0, len(lines), at_once):
+            part = slice(start, start + at_once)
+            if len(lines) <= at_once:
                 # Kept for further systems, as it holds the counted n-grams of the references.
                 metric = self.metric(name)
             else:
@@ -470,11 +466,19 @@ def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, s
     """
     if metric not in ("chrf2", "sacrebleu"):
         raise DataError(f"{metric!r} cannot score single sentences: use chrf2 or sacrebleu")
-    sentence = _build(metric, None, bleu_tokenizer(target_language), Rouge(), of_sentences=True)
+    sentence: Any = _build(metric, None, bleu_tokenizer(target_language), Rouge(), of_sentences=True)
+
+    @lru_cache(maxsize=4096)
+    def ngrams(text: str) -> list[Any]:
+        return list(sentence._extract_reference_info([sentence._preprocess_segment(text)])["ref_ngrams"][0])
 
     def utility(hypothesis: str, reference: str) -> float:
         if hypothesis == reference:
             return 100.0
+        if metric == "chrf2":  # as sentence_score, which counts the n-grams of both sides each time
+            orders = zip(ngrams(hypothesis), ngrams(reference), strict=True)
+            counts = [count for order in orders for count in sentence._get_match_statistics(*order)]
+            return float(sentence._compute_f_score(counts))
         return float(sentence.sentence_score(hypothesis, [reference]).score)
 
     return utility

@@ -15,7 +15,7 @@ from nmtkit.model_folder import is_model_folder, read_provenance
 from nmtkit.run import Run
 
 _NOT_IN_RECIPES = {
-    "sampling": "drawn as samples instead of searched for",
+    "sampling": "sampled instead of searched for",
     "minimum_risk": "chosen from samples by minimum Bayes risk",
     "prefixes": "made with the beginning of each line given",
     "required": "made with phrases that its lines had to hold",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config.schema import Recipe
-from nmtkit.console import amount
+from nmtkit.console import amount, with_decimals
 from nmtkit.evaluation.cost_tables import Table
 from nmtkit.experiments.rows import Finding, PlannedRun, Sweep
 from nmtkit.files import write_text
@@ -200,13 +200,8 @@ def _precision_note(report: dict[str, Any]) -> str:
 def _seed_range(row: dict[str, Any], key: str, decimals: int) -> str:
     if row[key] is None:
         return ""
-    mean, lowest, highest = (score_text(row[key][part], decimals) for part in ("mean", "lowest", "highest"))
+    mean, lowest, highest = (with_decimals(row[key][part], decimals) for part in ("mean", "lowest", "highest"))
     return f"{mean} ({lowest} to {highest})" if _num_finished(row) > 1 else mean
-
-
-def score_text(value: float, decimals: int) -> str:
-    """Format a score; the perplexity of a training that diverged may have hundreds of digits."""
-    return f"{value:.3g}" if value >= 1e6 else f"{value:.{decimals}f}"
 
 
 def _millions(parameters: float) -> str:
@@ -214,7 +209,7 @@ def _millions(parameters: float) -> str:
 
 
 def _difference_text(value: float | None) -> str:
-    return "" if value is None else ("\u2212" if value < 0 else "+") + score_text(abs(value), 2)
+    return "" if value is None else ("\u2212" if value < 0 else "+") + with_decimals(abs(value), 2)
 
 
 def failures_of(report: dict[str, Any]) -> list[str]:

@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     bias: Tensor
 
     def at(self, index: Int[Tensor, "rows key"]) -> list[Tensor]:
-        """Return the keys and the values at these places."""
+        """Return the keys and the values at these positions."""
         return [
             tensor.gather(2, index[:, None, :, None].expand(-1, tensor.size(1), -1, tensor.size(3)))
             for tensor in (self.keys, self.values)

@@ -150,17 +150,17 @@ class StepState:
         return 0 if self._before is None else max(0, self.length - self._before)
 
     def open_position(self) -> list[tuple[Tensor, ...]]:
-        """Return for each layer the place of the next position's keys and values, and all those that it sees.
+        """Return for each layer the slot for the next position's keys and values, and all those that it sees.
 
-        They are views: the place [rows x heads, d_k + d_v], then keys [rows x heads, d_k, length] and values [rows x
-        heads, length, d_v], with the place at their end.
+        They are views: the slot [rows x heads, d_k + d_v], then keys [rows x heads, d_k, length] and values [rows x
+        heads, length, d_v], with the slot at their end.
         """
         seen = self._buffer[self._first : self.length + 1]
         by_head = seen.view(seen.size(0), seen.size(1), seen.size(2) * self._num_heads, -1)
-        places = by_head[-1].unbind(0)
+        slots = by_head[-1].unbind(0)
         keys = by_head[..., : self._d_k].permute(1, 2, 3, 0).unbind(0)
         values = by_head[..., self._d_k :].permute(1, 2, 0, 3).unbind(0)
-        return list(zip(places, keys, values, strict=True))
+        return list(zip(slots, keys, values, strict=True))
 
     def select(self, rows: Int[Tensor, "sentences beam"]) -> None:
         """Keep, drop or repeat hypotheses: row i of the result is row ``rows.flatten()[i]`` of before.

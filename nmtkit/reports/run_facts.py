@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config.schema import SECTIONS, ModelConfig
-from nmtkit.console import amount, duration
+from nmtkit.console import amount, duration, with_decimals
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.evaluation.cost import read_cost, read_metrics, read_state
+from nmtkit.evaluation.cost import read_cost, read_latest_state, read_metrics
 from nmtkit.evaluation.cost_tables import scientific
-from nmtkit.evaluation.metrics import OF_FOUR_DECIMALS, Scorer, read_scores, with_decimals
+from nmtkit.evaluation.metrics import OF_FOUR_DECIMALS, Scorer, read_scores
 from nmtkit.files import as_text
 from nmtkit.json_toml import read_json, read_toml
 from nmtkit.lines import read_lines
@@ -145,12 +145,12 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
         files[f"{model}/provenance.json"] = read_provenance(folder / model)
     readers: dict[Path | None, Callable[[Path], dict[str, Any]]] = {
         run.manifest: lambda path: read_manifest(path.parent),
-        run.data / "report.json": lambda path: read_report(path.parent),
+        run.data_report: lambda path: read_report(path.parent),
         run.scores: read_scores,
         run.cost: read_cost,
         run.averaging: read_averaging,
         run.play: lambda path: read_json(path, PLAYED),
-        latest: read_state,
+        latest: read_latest_state,
     }
     for path, read in readers.items():
         if path is not None and path.is_file():

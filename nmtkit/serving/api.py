@@ -1,6 +1,6 @@
 """The API of the server: its paths, and what a request to translate may contain.
 
-POST /translate -> TranslateBody -> Text -> lines -> TranslationQueue -> ANSWER
+POST /translate -> TranslateBody -> RequestText -> lines -> TranslationQueue -> ANSWER
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from nmtkit.decoding.request import TranslationRequest
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.serving.http import Limits, Request, RequestError, Response, as_json
 from nmtkit.serving.pages import docs_page, openapi, translation_page
-from nmtkit.serving.texts import Text
+from nmtkit.serving.texts import RequestText
 from nmtkit.serving.translation_queue import Job, TranslationQueue
 from nmtkit.text.terms import Glossary
 
@@ -176,7 +176,7 @@ class Api:
         is_one = isinstance(body.q, str)
         return as_json({name: of_texts[0] if is_one else of_texts for name, of_texts in columns.items()})
 
-    def _texts(self, body: TranslateBody) -> list[Text]:
+    def _texts(self, body: TranslateBody) -> list[RequestText]:
         """Return the texts of a request; raise RequestError if it is beyond the limits."""
         texts = [body.q] if isinstance(body.q, str) else body.q
         prefixes = [body.prefix] if isinstance(body.prefix, str) else body.prefix
@@ -191,7 +191,7 @@ class Api:
         if max(body.beam or 0, body.n_best, body.alternatives + 1) > self._limits.beam:
             raise RequestError(400, f"beam, n_best: at most {self._limits.beam} on this server")
         prefixes = prefixes if body.prefix else [""] * len(texts)
-        return [Text(*pair, is_html=is_html) for pair in zip(texts, prefixes, strict=True)]
+        return [RequestText(*pair, is_html=is_html) for pair in zip(texts, prefixes, strict=True)]
 
 
 def _fields(request: Request) -> tuple[dict[str, Any], bool]:
@@ -211,7 +211,7 @@ def _fields(request: Request) -> tuple[dict[str, Any], bool]:
         raise RequestError(415, f"Content-Type is {received!r}; send {_JSON.decode()} or {_FORM.decode()}")
     try:
         text = request.body.decode()
-        if kind == _FORM and not text.lstrip().startswith("{"):  # of JSON, curl -d says that it is a form
+        if kind == _FORM and not text.lstrip().startswith("{"):  # the type that curl -d states for JSON, too
             lists = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=1000)
             return {name: values if len(values) > 1 else values[0] for name, values in lists.items()}, True
         fields = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=refuse)

@@ -126,26 +126,30 @@ class HttpServer:
 
     async def _exchange(self, parser: h11.Connection, streams: Streams, *, is_full: bool) -> bool:
         """Answer one request; return whether another one may follow."""
-        is_head = False
+        heads: list[h11.Request] = []  # none if the fault comes before
         try:
-            if (request := await self._receive(parser, streams)) is None:
+            if (request := await self._receive(parser, streams, heads)) is None:
                 return False
-            is_head = request.method == "HEAD"
             if is_full or self._is_stopping:
                 fault = "the server is stopping" if self._is_stopping else "too many connections; try again later"
                 raise RequestError(503, fault, Retry_After="1")
             self._num_in_work += 1
             try:
+                is_head = request.method == "HEAD"
                 return await self._send(await self._respond(request), parser, streams[1], is_head=is_head)
             finally:
                 self._num_in_work -= 1
         except RequestError as error:
             if not streams[0].at_eof():  # else the client has gone
                 self._count_refusal(str(error.response.status))
+            is_head = any(head.method == b"HEAD" for head in heads)
             return await self._send(error.response, parser, streams[1], is_head=is_head, is_last=is_full)
 
-    async def _receive(self, parser: h11.Connection, streams: Streams) -> Request | None:
-        """Return the next request, or None if there is none; raise RequestError for a fault or a limit."""
+    async def _receive(self, parser: h11.Connection, streams: Streams, heads: list[h11.Request]) -> Request | None:
+        """Return the next request, or None if there is none; raise RequestError for a fault or a limit.
+
+        Its head is appended to ``heads`` as soon as it has arrived.
+        """
         (reader, writer), head, body, size, has_begun = streams, None, bytearray(), 0, False
         room = _MAX_HEAD_BYTES - len(parser.trailing_data[0])  # h11 refuses a head that fills it and goes on
         try:
@@ -161,6 +165,7 @@ class HttpServer:
                         has_begun = True
                     elif isinstance(event, h11.Request):
                         head, size = event, int(dict(event.headers).get(b"content-length", 0))
+                        heads.append(head)
                     elif isinstance(event, h11.Data):
                         body += event.data
                     else:

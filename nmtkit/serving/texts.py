@@ -20,7 +20,7 @@ _NEAR = 32
 """Characters within which a subword follows the one before it."""
 
 
-class Text:
+class RequestText:
     """A text; ``lines``: what to translate, in html the text between tags, each with a beginning of its translation."""
 
     def __init__(self, text: str, prefix: str, *, is_html: bool) -> None:

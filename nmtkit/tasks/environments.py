@@ -48,7 +48,7 @@ class GraphEnvironment:
     """A directed graph; an action names the next node, and without an edge to it one stays.
 
     Each of the ordered pairs of different nodes is an edge with probability 0.1. The goal is one of the nodes that can
-    be reached within the length of an episode from at least two others; a graph without such a node is drawn again. A
+    be reached within the length of an episode from at least two others; without such a node, another graph is chosen. A
     step costs 1 unless it reaches the goal, and an episode that misses it ends with a cost of 10 more. An episode
     ends at the goal, after 10 steps, or at a node without edges. It starts at any node with edges but the goal; to
     play, at those from which the goal can be reached.
@@ -176,7 +176,7 @@ def make_environment(name: str, seed: int, *, for_data: bool = False) -> Environ
     """Return an environment by its name or as MODULE:FUNCTION.
 
     Args:
-        seed: of what is drawn once, such as a graph.
+        seed: of what is chosen at random once, such as a graph.
         for_data: episodes for training start anywhere.
 
     Raises:

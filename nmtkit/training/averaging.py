@@ -269,7 +269,7 @@ def search(run_dir: Path, criterion: Criterion | None, workers: Workers) -> Iter
         )
     criterion = criterion or of_task
     description = check_alike(folders)
-    if not (run.data / "valid").is_dir():
+    if not run.valid_data.is_dir():
         raise DataError(f"{run_dir}: there is no validation set to compare averages on; train with data.valid")
     if run.tokenizer().fingerprint() != description["tokenizer_sha256"]:
         raise DataError(f"{run.data} has other subwords than {folders[-1]}; put the old {run.data} back")

@@ -161,7 +161,7 @@ def training_pairs(
     Args:
         wants_to_stop: polled while an epoch is waited for; when it is true in any process, all stop waiting.
     """
-    prepared = training_data(run.data / "train", recipe, run.tokenizer())
+    prepared = training_data(run.train_data, recipe, run.tokenizer())
     if isinstance(prepared, WindowEpochs) and prepared.short_texts and workers.rank == 0:
         log.warning(
             "%s of %s left out, as they have at most data.sequence_length = %d tokens: text %s; join short texts "

@@ -168,7 +168,7 @@ class Hardware:
 
     @classmethod
     def stated(cls, name: str, wanted: Precision, devices: int, rate: float, *, mfu: float | None = None) -> "Hardware":
-        """Return a device whose rate is given: "cpu", or a GPU, on which auto is bf16; what else a table says stays."""
+        """Return a device of a given rate: "cpu", or a GPU, on which auto is bf16; its other values are kept."""
         known = next((one for one in known_devices() if one.name == name), None)
         memory, sustained = (known.memory_bytes, known.paper_sustained or rate) if known else (None, rate)
         kind = "cpu" if name == "cpu" else "gpu"

@@ -162,7 +162,7 @@ class _Session:
         self._has_validated, self._has_saved = before["validated"], before["checkpointed"]
         meter, pairs_per_epoch = Meter(**before["meter"]), self._data.pairs_per_epoch
         self._reporter = Reporter(run, recipe, workers, meter, matmul_rate, pairs_per_epoch, trackers)
-        has_valid = (run.data / "valid").is_dir()
+        has_valid = run.valid_data.is_dir()
         self._validator = Validator(recipe, run, self._tokenizer, workers, self._lengths) if has_valid else None
 
     def run(self) -> TrainingResult:
@@ -270,7 +270,7 @@ class _Session:
                 self._save_state(is_regular=self._has_saved)
             elif self._workers.is_main:
                 log.warning("%s: no room to save this stop; the last updates are repeated", self._run.resume_folder)
-            if not self._hear(self._all_flags()):
+            if not self._note_stop_request(self._all_flags()):
                 raise
             return self._stop.reason
         raise AssertionError("updates have no end")
@@ -297,7 +297,7 @@ class _Session:
             progress.last_checkpoint_seconds = progress.seconds
         self._has_validated = self._has_saved = False
         self._reporter.add(update)
-        return self._finish(update, is_stopping=self._hear(update.flags))
+        return self._finish(update, is_stopping=self._note_stop_request(update.flags))
 
     def _count_time(self, flags: list[float]) -> None:
         """Set time and energy of the training so far, by the sums of all flags."""
@@ -307,7 +307,7 @@ class _Session:
         for key, before, measured in zip(ENERGY, self._energy_before, energy, strict=True):
             setattr(progress, key, before + measured)
 
-    def _hear(self, flags: list[float]) -> bool:
+    def _note_stop_request(self, flags: list[float]) -> bool:
         """Return whether any process was requested to stop, by the sums of all flags; then all processes know."""
         requests, number = flags[:2]
         if requests and self._stop.number is None:
@@ -367,11 +367,11 @@ class _Session:
         flags = self._all_flags()
         self._count_time(flags)
         if validation is None:
-            self._hear(flags)
+            self._note_stop_request(flags)
         return validation
 
     def _end_so_far(self) -> tuple[bool, bool, Validation | None]:
-        """Return whether the last update has its report (and validation) and its checkpoint; and that validation."""
+        """Return (has report, has checkpoint, validation) of the last update."""
         step = self._state.progress.step
         lines = [line for line in read_metrics(self._run.folder) if line["step"] == step]
         validation = Validation.of_line(lines[-1]) if lines else None
@@ -457,7 +457,7 @@ class _Session:
             if not self._workers.is_main:
                 return
             state_bytes = self._state.num_bytes()
-            tokenizer_bytes = sum(path.stat().st_size for path in (self._run.data / "tokenizer").iterdir())
+            tokenizer_bytes = sum(path.stat().st_size for path in self._run.tokenizer_folder.iterdir())
             # 100,000 for model.json and provenance.json.
             checkpoint_bytes = self._state.weight_bytes + tokenizer_bytes + 100_000
             needs = {self._run.checkpoints_folder: checkpoint_bytes, self._run.resume_folder: with_state * state_bytes}

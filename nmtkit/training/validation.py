@@ -102,7 +102,7 @@ class Validator:
         """Read the validation data; ``trained_lengths``, those of the model, limit the sources that it translates."""
         self._recipe, self._tokenizer, self._workers = recipe, tokenizer, workers
         self._trained_lengths = trained_lengths
-        self._data = validation_data(run.data / "valid", recipe, tokenizer)
+        self._data = validation_data(run.valid_data, recipe, tokenizer)
         self._loss = own_loss(recipe.model) or batch_loss
         lengths = row_lengths(self._data.source_lengths, self._data.target_lengths, is_joined=self._data.is_joined)
         rows = [int(length) for length in lengths]
@@ -116,7 +116,7 @@ class Validator:
                 log.warning("%s skipped (more tokens than max_positions)", counted(num_skipped, noun))
             order = fitting
         if not order:
-            raise DataError(f"{run.data / 'valid'}: no usable {noun}; prepare the run with others")
+            raise DataError(f"{run.valid_data}: no usable {noun}; prepare the run with others")
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         self._sources, self._references = run.valid_text.read() if recipe.training.validate_bleu else ([], [])
         of_pair, self._directions = [0] * len(rows), [(recipe.data.directions[0], list(range(len(self._sources))))]

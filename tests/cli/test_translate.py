@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.cli.lines import write_stdout_as_text
+from nmtkit.cli.streams import write_stdout_as_text
 from nmtkit.config.schema import DecodingConfig
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.file_translation import TranslationJob

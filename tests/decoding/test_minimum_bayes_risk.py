@@ -1,4 +1,7 @@
+import itertools
+
 import pytest
+import sacrebleu
 
 from nmtkit.decoding.sampling import by_expected_utility
 from nmtkit.errors import DataError
@@ -36,6 +39,10 @@ def test_utilities_are_sacrebleus_sentence_scores(metric: str) -> None:
     assert utility("the dog sleeps here", "the dog sleeps here") == pytest.approx(100)
     assert 0 < utility("the dog sleeps", "the dog slept") < 100
     assert utility("a", "b c d") == pytest.approx(0, abs=1)
+    scorer = sacrebleu.CHRF() if metric == "chrf2" else sacrebleu.BLEU(effective_order=True)
+    texts = ["the dog sleeps", "the dog slept .", "ein Hund", "", "a", "x" * 300, "Straße  \t é"]
+    for hypothesis, reference in itertools.permutations(texts, 2):
+        assert utility(hypothesis, reference) == scorer.sentence_score(hypothesis, [reference]).score
 
 
 def test_another_metric_is_refused() -> None:

@@ -318,22 +318,29 @@ def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> 
     job.check()
 
 
-def test_every_process_has_as_many_windows_of_about_as_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "WINDOW_LINES", 2000)
+def test_every_process_has_as_many_windows_of_about_as_many_lines() -> None:
     expected = {(1000, 1): 1000, (1000, 2): 500, (3003, 8): 376, (5000, 1): 1667, (5000, 2): 1250, (0, 2): 1, (3, 8): 1}
-    assert {asked: equal_windows(*asked) for asked in expected} == expected
+    assert {asked: equal_windows(*asked, 2000) for asked in expected} == expected
     for num_lines, num_processes in [(1, 1), (7, 3), (4001, 2), (100_003, 4), (36_000_000, 8)]:
-        size = equal_windows(num_lines, num_processes)
+        size = equal_windows(num_lines, num_processes, 2000)
         most_of_a_process = math.ceil(math.ceil(num_lines / size) / num_processes)
         assert size <= 2000 and most_of_a_process == math.ceil(num_lines / (2000 * num_processes))
 
 
+@pytest.mark.parametrize(("n_best", "expected"), [(1, 2000), (8, 2000), (100, 160), (10_000, 1)])
+def test_windows_of_many_translations_per_line_have_fewer_lines(
+    monkeypatch: pytest.MonkeyPatch, n_best: int, expected: int
+) -> None:
+    monkeypatch.setattr(streams, "WINDOW_LINES", 2000)
+    assert streams.most_lines(TranslationRequest(n_best=n_best, sampling=Sampling())) == expected
+
+
 def test_a_translation_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 2))
+    parts = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 2, 3))
     parts.begin()
     translate_windows(LINES, shouted, parts, rank=0, num_processes=2)  # the other one was killed
-    mine = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3))
-    other = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3))
+    mine = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3, 3))
+    other = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3, 3))
     assert mine.begin() == 2
     other.check()
     assert parts.window_lines == mine.window_lines == other.window_lines == 3

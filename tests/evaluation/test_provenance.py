@@ -170,7 +170,7 @@ def test_a_translation_by_translate_with_no_wishes_raises_no_doubt(run: Path) ->
 @pytest.mark.parametrize(
     ("asked", "changes", "told"),
     [
-        (TranslationRequest(split="never", sampling=Sampling()), {}, "drawn as samples instead of searched for"),
+        (TranslationRequest(split="never", sampling=Sampling()), {}, "sampled instead of searched for"),
         (TranslationRequest(split="never", forbidden=("a",)), {}, "made with phrases forbidden"),
         (TranslationRequest(split="never", keep=("urls",)), {}, "made with spans kept"),
         (TranslationRequest(split="never", glossary=Glossary([("a", "b")])), {}, "made with a glossary"),

@@ -144,6 +144,28 @@ def test_long_texts_are_tested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     assert {name: paired_test(scorer("reference"), SYSTEMS, name, "bootstrap", trials=20) for name in NAMES} == whole
 
 
+@pytest.mark.parametrize(
+    ("values", "scores"),
+    [
+        (["a"] * 11 + ["b"] * 9 + ["c"] * 3, ["macro-f1", "matthews"]),  # the last parts lack classes
+        ([f"{index + index % 4}" for index in range(23)], ["pearson", "spearman"]),
+    ],
+    ids=["labels", "numbers"],
+)
+def test_labels_and_numbers_of_long_texts_are_tested_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, values: list[str], scores: list[str]
+) -> None:
+    of_reference = Scorer([values], target_language=None, text="plain")
+    systems = {"first": [*values[3:], *values[:3]], "second": [values[5], *values[1:]]}
+
+    def found() -> list[object]:
+        return [paired_test(of_reference, systems, name, "bootstrap", trials=20) for name in scores]
+
+    whole = found()
+    monkeypatch.setattr(metrics, "LINES_AT_ONCE", 7)
+    assert found() == whole
+
+
 def test_a_large_difference_is_marked_and_a_small_one_is_not() -> None:
     results = paired_test(scorer("reference"), SYSTEMS, "sacrebleu", "bootstrap", trials=300)
     assert [result.is_significant for result in results.values()] == [False, False, True]

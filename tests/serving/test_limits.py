@@ -290,6 +290,19 @@ def test_methods_and_paths_that_do_not_exist_are_refused(server: Server) -> None
     assert server.answer(b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n").status == 404
 
 
+def test_a_faulty_request_for_a_head_is_refused_without_a_body(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    for head, status in (("Content-Length: 50000000", 413), ("Transfer-Encoding: chunked\r\n\r\nno chunk", 400)):
+        with server.client() as client:
+            client.send(f"HEAD / HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
+            answer = client.read_answer(is_head=True)
+            assert (answer.status, answer.headers["connection"]) == (status, "close")
+            assert int(answer.headers["content-length"]) > 0
+            assert client.socket.recv(1) == b""  # the end, without a body
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_every_answer_has_the_headers_that_keep_browsers_careful(server: Server) -> None:
     for answer in (server.get("/"), server.get("/docs"), server.get("/nothing"), server.post("x"), server.post(1)):
         assert answer.headers["x-content-type-options"] == "nosniff"

@@ -15,7 +15,7 @@ from nmtkit.lines import LineReader
 T = TypeVar("T")
 
 
-def windows(items: Iterable[T], size: int, weight: Callable[[T], int] = lambda item: 1) -> Iterator[list[T]]:
+def grouped(items: Iterable[T], size: int, weight: Callable[[T], int] = lambda item: 1) -> Iterator[list[T]]:
     """Cut items into lists of a total weight of ``size`` or little more, so that not all are in memory at once."""
     window: list[T] = []
     total = 0
