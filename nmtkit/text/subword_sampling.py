@@ -18,6 +18,8 @@ from nmtkit.text.vocabulary import LONGEST_CACHED
 _WORD_BEGIN = "\u2581"
 _CACHED_WORDS = 50_000
 """Maximum number of words whose merges or lattices are cached, 3 to 9 kB each."""
+_MOST_CHARACTERS = 400
+"""Maximum length of a word, as of text without blanks, that BPE-dropout samples as a whole; its time is quadratic."""
 _MOST_PAIRS = 1_000_000
 """Number of pairs of pieces from which their scores are forgotten."""
 
@@ -72,6 +74,9 @@ class BpeDropout:
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
+        if len(word) > _MOST_CHARACTERS:
+            parts = (word[start : start + _MOST_CHARACTERS] for start in range(0, len(word), _MOST_CHARACTERS))
+            return [number for part in parts for number in self.sample(part, uniform)]
         if len(self._joined) > _MOST_PAIRS:
             self._joined.clear()
         merges = self._plain_merges if len(word) <= LONGEST_CACHED else self._make_plain_merges

@@ -84,6 +84,15 @@ def test_a_long_word_does_not_vanish() -> None:
     assert "".join(PIECES[index] for index in ids) == word
 
 
+def test_bpe_dropout_reads_a_very_long_word_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, read, word = BpeDropout(INDEX, RANKS, 0.3), [], "abc" * 301
+    make = sampler._make_plain_merges
+    monkeypatch.setattr(sampler, "_make_plain_merges", lambda part: read.append(part) or make(part))
+    ids = sampler.sample(word, random.Random(1).random)
+    assert "".join(PIECES[index] for index in ids) == word
+    assert [len(part) for part in read] == [400, 400, 103] and "".join(read) == word
+
+
 @pytest.mark.parametrize("kind", [BpeDropout, UnigramSampling])
 def test_long_words_take_no_memory(kind: type[BpeDropout | UnigramSampling], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subword_sampling, "_MOST_PAIRS", 3)
