@@ -83,8 +83,8 @@ def command(
             target = float(target_return)
         except ValueError:
             target = math.nan
-        if not math.isfinite(target):
-            raise BadParameter("give best, predicted or a number", param_hint="--target-return")
+        if not abs(target) < 1e30:  # False for NaN, too
+            raise BadParameter("give best, predicted or a number (at most 1e30)", param_hint="--target-return")
     options.check_files([("--json", json_)], [])
     console.set_up(quiet=quiet)
     request = PlayRequest(

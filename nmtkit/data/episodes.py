@@ -424,6 +424,7 @@ class _Column:
         else:
             names = {name_of(value, f"{each.place}: {key}") for each in episodes for value in getattr(each, key)}
             self.names = sorted(names, key=lambda name: (len(name), name))  # by length first: 2 before 10
+            self._ids = {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
 
     def encode(self, episode: Episode, *, is_known: bool = False) -> npt.NDArray:
         """Return the ids or vectors of an episode.
@@ -435,8 +436,7 @@ class _Column:
         if self.is_vector:
             rows = [vector_of(value, place, len(self.names)) for value in values]
             return np.array(rows, np.float32)
-        index = {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
-        ids = [index.get(name_of(value, place), UNK) for value in values]
+        ids = [self._ids.get(name_of(value, place), UNK) for value in values]
         if is_known and UNK in ids:
             raise DataError(f"{place} has {json.dumps(values[ids.index(UNK)])}, which no training episode has")
         return np.array(ids, np.int64)

@@ -59,6 +59,7 @@ from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, writ
 from nmtkit.json_toml import read_json, read_toml, write_json
 from nmtkit.lines import write_lines
 from nmtkit.run import Run
+from nmtkit.tasks.classification import ONE_LABEL
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages, language_test
@@ -526,10 +527,14 @@ class _Preparer:
             text, corpora, _ = self._read_training_text(Path(spool), check_only=True)
         for corpus, counts in zip(self._train, corpora, strict=True):
             self._describe(corpus, "train", counts)
-        if self._data.head == "classes":
+        if self._data.head in ("classes", "number"):
             sides = [open_sides(corpus, "surrogateescape") for corpus in self._train]
             pairs = chain.from_iterable(zip(*of_corpus, strict=False) for of_corpus in sides)
-            self._check_valid_labels(sorted({label_of(label) for source, label in pairs if source.strip()} - {""}))
+            labels = sorted({label_of(label) for source, label in pairs if source.strip()} - {""})
+            if self._data.head == "classes":
+                self._check_valid_labels(labels)
+            if len(labels) == 1:
+                self.findings.stop(ONE_LABEL.format(labels[0]))
         self._warn_of_trained_tests()
         return self._write_report(folder, self.findings.report(self._described, text.words))
 

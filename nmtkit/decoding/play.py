@@ -45,7 +45,8 @@ class PlayRequest:
         prior: with "predicted": exponent of a prior that favours high returns. The probability of each return is
             multiplied by its rank among the different ones, from 0 for the lowest, to this power; 0: no prior.
         min_probability: with "predicted", returns that are less probable are taken to be out of reach: a model gives
-            each impossible return a small probability, which the prior would multiply by up to 10^10. 0: as published.
+            each impossible return a small probability, which the prior would multiply by up to 10^10. None is left out
+            where only the lowest would remain. 0: as published.
         is_greedy: take the most probable action (and return) instead of sampling it.
         environment: name or MODULE:FUNCTION; None: that of the training, which may not be MODULE:FUNCTION.
         seed: of the episodes and of sampling.
@@ -265,7 +266,7 @@ class _Player:
     def _encoded(self, state: Any) -> Any:
         """Return the id or the vector of a state; raise DataError if the model knows no states of this form."""
         if self._config.vector_states:
-            return vector_of(state, "the environment: a state", self._width)
+            return np.asarray(vector_of(state, "the environment: a state", self._width), np.float32)
         index = self._state_ids.get(name_of(state, "the environment: a state"), UNK)
         self.num_states, self.num_unknown = self.num_states + 1, self.num_unknown + (index == UNK)
         return index
@@ -313,7 +314,7 @@ class _Player:
                 ranks = np.arange(len(self._facts.values)) / max(1, len(self._facts.values) - 1)
                 weighted = probabilities * ranks**self._request.prior
                 within = np.where(probabilities < self._request.min_probability, 0.0, weighted)
-                # Where all returns are less probable, none is left out.
+                # Where all but the lowest, whose rank is 0, are less probable, none is left out.
                 weighted = np.where(within.sum(1, keepdims=True) > 0, within, weighted)
                 chosen = self._sampled(weighted, randoms)
                 for history, index in zip(to_go, chosen, strict=True):

@@ -24,6 +24,8 @@ from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import label_of
 
+ONE_LABEL = "all training examples have the label {!r}, so there is nothing to learn"
+
 
 class LabelTask(Task):
     """Labels of one kind."""
@@ -114,7 +116,7 @@ class LabelTask(Task):
         # Numbers in the order of their values and not as text, with 10 after 9.
         labels = sorted(found, key=lambda label: (len(label), label) if label.isdigit() else (0, label))
         if len(labels) == 1 and self.name != "choice":
-            raise DataError(f"all training examples have the label {labels[0]!r}, so there is nothing to learn")
+            raise DataError(ONE_LABEL.format(labels[0]))
         return learned.with_labels(data, labels)
 
 

@@ -606,6 +606,16 @@ def test_a_check_notes_a_validation_label_that_training_lacks(tmp_path: Path) ->
     assert check(load_recipe(write_project(tmp_path)), tmp_path / "run").reasons == []
 
 
+@pytest.mark.parametrize("kind", ["class", "number"])
+def test_a_check_notes_that_all_examples_have_one_label(tmp_path: Path, kind: str) -> None:
+    path = write_project(tmp_path, train=("a\nb\n", "1\n1\n"), valid=("c\n", "1\n"), test=("d\n", "1\n"))
+    recipe = load_recipe(path, [f"data.label_type={kind}"])
+    told = "all training examples have the label '1', so there is nothing to learn"
+    assert check(recipe, tmp_path / "run").reasons == [told]
+    with pytest.raises(DataError, match=told):
+        prepare(recipe, tmp_path / "run")
+
+
 def test_a_held_out_label_that_training_lacks_is_named_by_its_line(tmp_path: Path) -> None:
     texts = "".join(f"{letter}{number}\n" for number in range(50) for letter in "ab")
     labels = ["x", "y"] * 50

@@ -496,6 +496,9 @@ def test_intervals() -> None:
 
 def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_path: Path) -> None:
     output = tmp_path / "found.json"
+    for target in ("1e39", "nan", "-inf", "much"):
+        outcome = run_command("play", trained, "--environment", REPEAT, "--target-return", target)
+        assert outcome.code == 2 and "give best, predicted or a number (at most 1e30)" in " ".join(outcome.err.split())
     refused = run_command("play", trained, "--environment", REPEAT, "--prior", 3)
     assert refused.code == 1 and "aims at no predicted return; leave out --prior" in refused.err
     command = ["play", str(trained), "--environment", REPEAT, "--episodes", "20"]
