@@ -180,6 +180,16 @@ class Run:
         is_newer = last and last[0].name > max(self.averaged_checkpoints(), default="~")
         return last[0].name if is_newer and last[0].stat().st_mtime > made else None
 
+    def warn_of_older_scores(self) -> None:
+        """Log a warning if a model or a translation of a test set has been written since scores.json."""
+        if not self.scores.is_file():
+            return
+        models = [folder / "model.json" for folder in (self.averaged, *self.checkpoints()[-1:])]
+        for path in (*models, *map(self.translation, self.test_sets())):
+            if path.is_file() and path.stat().st_mtime > self.scores.stat().st_mtime:
+                log.warning("%s is older than %s; `nmtkit score %s` makes it again", self.scores, path, self.folder)
+                return
+
     def averaged_checkpoints(self) -> list[str]:
         """Return the names of the checkpoints in the average."""
         return [entry["checkpoint"] for entry in read_provenance(self.averaged).get("average_of") or []]

@@ -87,10 +87,20 @@ def command(
     arguments += [part for override in set_ or [] for part in ("--set", override)]
     jobs = jobs or default_jobs(device)
 
-    # The tables show all rows that were begun here, also if only some were chosen this time.
-    first_runs = {row.name: Run(folder / f"{row.name}-seed{loaded.training.seed}") for row in sweep.rows}
-    begun = [row for row in sweep.rows if row in chosen or first_runs[row.name].recipe_file.is_file()]
-    shown = runs if begun == chosen else plan(loaded, sweep, begun, seeds=seeds, scale=scale)
+    # The tables show all rows and seeds that were begun here, also if only some were chosen this time.
+    def is_begun(name: str) -> bool:
+        return Run(folder / name).recipe_file.is_file()
+
+    first, shown_seeds = loaded.training.seed, seeds
+    while any(is_begun(f"{row.name}-seed{first + shown_seeds}") for row in sweep.rows):
+        shown_seeds += 1
+    begun = [
+        row
+        for row in sweep.rows
+        if row in chosen or any(is_begun(f"{row.name}-seed{first + number}") for number in range(shown_seeds))
+    ]
+    planned = plan(loaded, sweep, begun, seeds=shown_seeds, scale=scale)
+    shown = [run for run in planned if run in runs or is_begun(run.name)]
     results = {run.name: result for run in shown if (result := finished_result(run, folder, fingerprint)) is not None}
     failures: dict[str, str] = {}
 

@@ -68,6 +68,10 @@ def read_segments(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[b
     refuse_utf16(content[:200], name)
     commented = content.rfind(b"-->") + 3  # up to there, every comment is closed, so that the search takes linear time
     content = _COMMENT.sub(b"", content[:commented]) + content[commented:]
+    if re.search(rb"<src[\s>]", content) and re.search(rb"<(ref|hyp)[\s>]", content):
+        raise DataError(
+            f"{name}: holds sources and translations (WMT's XML since 2021); write the side you need to a plain file"
+        )
     number = 0
     start = None
     for tag in _SEGMENT_TAG.finditer(content):

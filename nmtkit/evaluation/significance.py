@@ -161,8 +161,8 @@ def _bootstrap(
         # absolute values, which makes p about half as large: 12 to 15 % of equally good systems have p < 0.05.
         differences = of_system - found[0]
         as_large = np.abs(differences - differences.mean()) > abs(scores[0] - score) - _ROUNDING
-        # In a text of one line, no resample differs from another.
-        p_values.append((int(as_large.sum()) + 1) / (resamples + 1) if len(statistics[0]) > 1 else 1.0)
+        # Of a few lines, no resample may differ enough: by chance, all of n lines favour one system in 2^(1 - n) cases.
+        p_values.append(max((int(as_large.sum()) + 1) / (resamples + 1), 2.0 ** (1 - len(statistics[0]))))
     return p_values, [(float(mean), float(half_width)) for mean, half_width in map(estimate_ci, found)]
 
 

@@ -11,7 +11,7 @@ from nmtkit.config.schema import SECTIONS, ModelConfig
 from nmtkit.console import amount, duration, with_decimals
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.evaluation.cost import read_cost, read_latest_state, read_metrics
+from nmtkit.evaluation.cost import read_cost, read_latest_state, read_metrics, training_cost
 from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.metrics import OF_FOUR_DECIMALS, Scorer, read_scores
 from nmtkit.files import as_text
@@ -155,6 +155,9 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
     for path, read in readers.items():
         if path is not None and path.is_file():
             files[path.relative_to(folder).as_posix()] = read(path)
+    if latest is not None and "cost.json" in files and files["cost.json"]["updates"] < files[str(state)]["step"]:
+        files["cost.json"] = training_cost(folder)  # the training has gone on since
+    run.warn_of_older_scores()
     return RunFacts(name, folder, files, read_metrics(folder), model, state)
 
 

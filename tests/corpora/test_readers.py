@@ -145,6 +145,12 @@ def test_ten_megabytes_of_tags_that_do_not_end_are_an_error_at_once(tag: str) ->
     assert "no <seg> in it" in fault("sgm", content)
 
 
+def test_a_file_of_sources_and_references_is_refused() -> None:
+    source, reference = (f"<{tag} lang='x'><p><seg id='1'>a</seg></p></{tag}>" for tag in ("src", "ref"))
+    assert "holds sources and translations" in fault("sgm", f"<doc>{source}{reference}</doc>")
+    assert read("sgm", f"<doc>{source}</doc>") == ["a"]
+
+
 def test_long_blanks_in_a_segment_are_read_at_once() -> None:
     blanks = " " * 10_000_000
     assert read("sgm", f"<seg>a{blanks}b \n\t\n c</seg>") == [f"a{blanks}b  c"]

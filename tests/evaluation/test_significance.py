@@ -132,6 +132,15 @@ def test_p_of_the_bootstrap_is_that_of_both_sides(gained: int, lost: int) -> Non
     assert of_normal - 0.03 < found < nearer + 0.03
 
 
+@pytest.mark.parametrize(("lines", "least"), [(1, 1.0), (2, 0.5), (3, 0.25), (20, 0.0)])
+def test_few_lines_cannot_be_significant(lines: int, least: float) -> None:
+    right = ["0", "1", *["1"] * 18][:lines]
+    of_references = Scorer([right], target_language=None, text="plain")
+    wrong = ["1", "0", *["0"] * 18][:lines]
+    found = paired_test(of_references, {"a": right, "b": wrong}, "accuracy", "bootstrap", trials=99)["b"].p_value
+    assert found == max(least, 0.01)
+
+
 def test_no_difference_of_different_outputs_is_chance() -> None:
     of_references = Scorer([["0", "1", "1", "0"]], target_language=None, text="plain")
     systems = {"first": ["0", "1", "0", "0"], "second": ["0", "1", "1", "1"]}

@@ -347,6 +347,17 @@ def test_a_diverged_row_is_named_and_its_files_are_json(
         assert '"perplexity": null' in text
 
 
+def test_seeds_that_were_not_chosen_stay_in_the_tables(swept: Swept, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
+    planned, fingerprint = make_plan(swept.recipe, swept.rows, folder, seeds=2)
+    run_here(next(run for run in planned if run.name == "narrow-seed2"), folder, fingerprint, "cpu", 1)
+    assert ablate(swept.recipe, swept.rows, folder, "--rows", "base").returncode == 0
+    rows = {row["name"]: row for row in read_json(folder / "ablations.json")["rows"]}
+    seeds = {name: [(run["seed"], run["state"]) for run in row["runs"]] for name, row in rows.items()}
+    assert seeds["base"] == [(1, "finished")]
+    assert seeds["narrow"] == [(1, "finished"), (2, "finished")]
+
+
 def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(swept.folder, tmp_path / "all"))
     (folder / "base-seed1" / "ablation.json").unlink()  # so that a process has to do it again

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import tomllib
@@ -373,6 +374,23 @@ def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path,
     assert "± 1.75" in card(read_run(copy))
     for part in ("new_key", "<i>"):
         assert part in found.text
+
+
+def test_a_training_that_went_on_has_its_own_cost_and_older_scores_are_named(
+    finished: Path, tmp_path: Path, logged: pytest.LogCaptureFixture
+) -> None:
+    copy = Path(shutil.copytree(finished, tmp_path / "run"))
+    cost = read_json(copy / "cost.json")
+    write_json(copy / "cost.json", {**cost, "updates": cost["updates"] - 1, "flops": 1.0})
+    later = (copy / "scores.json").stat().st_mtime + 1
+    os.utime(copy / "cost.json", (later, later))
+    assert read_run(copy).files["cost.json"]["flops"] == cost["flops"]
+    assert not logged.messages
+    translation = copy / "translations" / "hostile.txt"
+    os.utime(translation, (later, later))
+    read_run(copy)
+    told = f"{copy}/scores.json is older than {translation}; `nmtkit score {copy}` makes it again"
+    assert logged.messages == [told]
 
 
 def test_the_card_holds_what_repeating_the_run_takes(finished: Path) -> None:

@@ -137,6 +137,11 @@ def test_commands_count_lines_and_sequences_and_compare_runs(trained: Path, tmp_
     assert of_nll[1]["score"] == scores["nll"]["score"] and of_nll[1]["p_value"] is None
     assert f"{of_nll[1]['score'] - of_nll[0]['score']:+.4f}" in compared.out
     assert "leave out --metric, --paired" in run_command("compare", trained, run, "--metric", "nll").err
+    stored = (run / "recipe.toml").read_text(encoding="utf-8")
+    changed = re.sub(r"^normalize = .*$", 'normalize = ["lowercase"]', stored, flags=re.MULTILINE)
+    (run / "recipe.toml").write_text(changed, encoding="utf-8")
+    assert "so their scores are of different texts" in run_command("compare", trained, run).err
+    assert "different texts" not in compared.err and changed != stored
     (run / "data" / "test" / "test.reference.txt").write_text("other\n")
     assert "the reference of test differs (their number of lines)" in run_command("compare", trained, run).err
 
