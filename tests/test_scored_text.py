@@ -86,4 +86,6 @@ def test_run_prints_the_signature_of_each_test_set(capsys: pytest.CaptureFixture
     run._print_main_scores({"a": german}, is_made_up=False)
     printed = " ".join(capsys.readouterr().out.split())
     assert f"Comparable to: {comparable_to('sacrebleu')}" in printed
-    assert f"a: bleu-compound-split 21.00, comparable to {comparable_to('bleu-compound-split')}" in printed
+    assert (
+        f"a: bleu-compound-split 21.00; on newstest2014 comparable to {comparable_to('bleu-compound-split')}" in printed
+    )

@@ -144,8 +144,8 @@ def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: boo
     # Made-up text has no published score.
     notes += [] if is_made_up else [f"Comparable to: {comparable_to(name)}" for name in metrics[:1]]
     notes += [
-        f"{test}: bleu-compound-split {shown('bleu-compound-split', entries['bleu-compound-split'])}, comparable to "
-        f"{comparable_to('bleu-compound-split')}"
+        f"{test}: bleu-compound-split {shown('bleu-compound-split', entries['bleu-compound-split'])}; on newstest2014 "
+        f"comparable to {comparable_to('bleu-compound-split')}"
         for test, entries in scores.items() if "bleu-compound-split" in entries and not is_made_up
     ]  # fmt: skip
     if is_made_up:

@@ -477,13 +477,13 @@ class _Preparer:
                 )  # fmt: skip
         return pairs
 
-    def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any]) -> None:
+    def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any], *, may_be_empty: bool = False) -> None:
         """Note the entry of a corpus that has been read, for the manifest."""
         names, removed = (corpus.source.name, corpus.target.name), counts["carriage_returns_removed"].values()
         # By name, as both sides may be columns of one file, about which one message is enough.
         for name, lines in {name: number for name, number in zip(names, removed, strict=True) if number}.items():
             log.info("%s: a carriage return was removed at the end of %s (CRLF text)", name, counted(lines, "line"))
-        if role == "train" and not counts["pairs"]:
+        if role == "train" and not counts["pairs"] and not may_be_empty:
             log.warning("%s: the corpus is empty", corpus.name)
         files = [file.for_manifest() for file in corpus.files]
         entry = {"name": corpus.name, "role": role, **counts, "files": files, "sha256": corpus.fingerprint}
@@ -525,8 +525,8 @@ class _Preparer:
         """Examine the text without preparing it, and return the report, which is written to the folder."""
         with TemporaryDirectory(dir=folder) as spool:
             text, corpora, _ = self._read_training_text(Path(spool), check_only=True)
-        for corpus, counts in zip(self._train, corpora, strict=True):
-            self._describe(corpus, "train", counts)
+        for number, (corpus, counts) in enumerate(zip(self._train, corpora, strict=True)):
+            self._describe(corpus, "train", counts, may_be_empty=number in self._generated)
         if self._data.head in ("classes", "number"):
             sides = [open_sides(corpus, "surrogateescape") for corpus in self._train]
             pairs = chain.from_iterable(zip(*of_corpus, strict=False) for of_corpus in sides)

@@ -284,7 +284,8 @@ class Engine(ABC):
         refused = {
             "several translations per line": request.n_best > 1 and request.sampling is None,
             "prefixes": any(request.prefixes),
-            "required phrases": any(request.required) or has_terms,
+            "required phrases": any(request.required),
+            "a glossary or kept spans": has_terms,
         }
         names = [name for name, is_set in refused.items() if is_set] + self.decoding.not_for_both_sides
         if names:
@@ -330,7 +331,10 @@ class Engine(ABC):
         encoded = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
         for text, ids in zip(texts, encoded, strict=True):
             if UNK in ids:
-                raise DataError(f"{location}the {kind} {text!r} has characters that are not in the model's vocabulary")
+                unknown = " ".join(self.tokenizer.unknown_in(text))
+                raise DataError(
+                    f"{location}the {kind} {text!r} has characters that are not in the model's vocabulary ({unknown})"
+                )
             if not ids and kind != "prefix":
                 raise DataError(f"{location}a {kind} is empty; leave it out")
             if any(contains(ids, phrase) for phrase in forbidden):

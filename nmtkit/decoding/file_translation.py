@@ -33,7 +33,6 @@ from nmtkit.evaluation.metrics import sentence_utility
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import json_line
 from nmtkit.lines import LineReader
-from nmtkit.text.vocabulary import UNK
 
 if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
     from nmtkit.distributed.workers import Workers
@@ -202,20 +201,13 @@ class TranslationJob:
         """Log the characters of texts that are not in the target vocabulary, each once."""
         if self.engine.tokenizer.settings["subwords"] == "none":  # a character is no word
             return
-        unknown_texts = self._unknown(sorted(set(texts)))
-        new = sorted({character for text in unknown_texts for character in text} - {" "} - self.unwritten)
-        if unknown := self._unknown(new):
+        found = {character for text in set(texts) for character in self.engine.tokenizer.unknown_in(text)}
+        if unknown := sorted(found - self.unwritten):
             self.unwritten.update(unknown)
             log.warning(
                 "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: "
                 "%s", " ".join(unknown)
             )  # fmt: skip
-
-    def _unknown(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts with characters that are not in the target vocabulary."""
-        tokenizer = self.engine.tokenizer
-        encoded = tokenizer.encode([tokenizer.normalize(text, "target") for text in texts], "target")
-        return [text for text, ids in zip(texts, encoded, strict=True) if UNK in ids]
 
     def report_doubtful(self) -> None:
         """Log the lines that were not read to their end, or whose translations may lack text."""

@@ -229,8 +229,9 @@ class Generator:
         self._forbidden = [tuple(_prompt_ids(loaded, phrase, "forbidden phrase")) for phrase in forbidden]
         for phrase, ids in zip(forbidden, self._forbidden, strict=True):
             if not ids or UNK in ids:
-                fault = "has characters that are not in the model's vocabulary" if ids else "is empty; leave it out"
-                raise DataError(f"the forbidden phrase {phrase!r} {fault}")
+                unknown = " ".join(loaded.tokenizer.unknown_in(phrase))
+                fault = f"has characters that are not in the model's vocabulary ({unknown})"
+                raise DataError(f"the forbidden phrase {phrase!r} {fault if ids else 'is empty; leave it out'}")
         self.decoding = decoding
         self._loaded, self._length = loaded, length
         # What the search takes for a source, the prompt, is the beginning of a target in training.
@@ -251,7 +252,8 @@ class Generator:
         """
         ids = _prompt_ids(self._loaded, prompt, "prompt")
         if UNK in ids:
-            log.warning("the prompt has characters that are not in the vocabulary; the model reads <unk> for them")
+            unknown = " ".join(self._loaded.tokenizer.unknown_in(prompt))
+            log.warning("the model reads <unk> for characters of the prompt that its vocabulary lacks: %s", unknown)
         if not ids:  # a text begins after a line end
             ids = self._loaded.tokenizer.encode([NEWLINE], "target")[0]
         if sampling is None:

@@ -518,6 +518,12 @@ class Tokenizer:
         """Return the pieces of ids, for display."""
         return [self._side(side).piece(int(index)).removeprefix(TAG_SIGN) for index in ids]
 
+    def unknown_in(self, text: str) -> list[str]:
+        """Return the characters of a target text, or with subwords = "none" its words, that the vocabulary lacks."""
+        parts = sorted(set(text.split() if self.settings["subwords"] == "none" else text) - {" "})
+        encoded = self.encode([self.normalize(part, "target") for part in parts], "target")
+        return [part for part, ids in zip(parts, encoded, strict=True) if UNK in ids]
+
     def entries(self, side: Side) -> list[str]:
         """Return the distinct names of all entries of a vocabulary, in the order of ids."""
         vocabulary = self._side(side)

@@ -50,9 +50,12 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
     with ExitStack() as stack:
         with workers.failing_together():
             if workers.is_main:
-                if not (run.is_prepared() and run.recipe_file.is_file()):
+                if not run.is_prepared():
                     message = "no data is prepared here; run `nmtkit prepare` with this recipe first"
                     raise DataError(f"{run.data}: {message}")
+                if not run.recipe_file.is_file():
+                    message = "missing; copy it with the data, or run `nmtkit prepare` with this recipe first"
+                    raise DataError(f"{run.recipe_file}: {message}")
                 # The lock comes before the check: else `prepare` could replace the data after it.
                 stack.enter_context(run.locked("train"))
                 _check_data(recipe, run)

@@ -135,6 +135,7 @@ class TestRules:
         report = corpus.check(*settings).report if only_check else corpus.prepare(*settings)
         expected = {rule: 1, "duplicate_source": 1} if rule == "duplicate_pair" else {rule: 1}
         assert counts(report) == expected
+        assert all((row[3] == "") == only_check for row in rule_rows(report))  # only `prepare` knows what is left out
         assert report["rules"][rule]["lines"] == [line]
         assert report["places"][rule] == [["train.en", line]]
         assert corpus.report() == report

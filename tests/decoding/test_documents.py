@@ -268,7 +268,7 @@ def test_reranking_reads_the_sources_before(model_folder: Path, tmp_path: Path) 
         ({"n_best": 2}, "several translations per line"),
         ({"prefixes": ["Der"]}, "prefixes"),
         ({"required": [["Der"]]}, "required phrases"),
-        ({"keep": ("urls",)}, "required phrases"),
+        ({"keep": ("urls",)}, "a glossary or kept spans"),
         ({"no_repeat_ngram": 3}, "no_repeat_ngram"),
         ({"min_length": 3}, "min_length"),
         ({"coverage_penalty": 0.2}, "coverage_penalty"),

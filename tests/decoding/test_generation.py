@@ -430,8 +430,12 @@ class TestMadeOnce:
         with pytest.raises(NmtkitError, match="mono: not generated yet; run `nmtkit prepare`"):
             prepare(project.recipe(BACK), project.run)
 
-    def test_check_reads_only_what_there_is(self, project: Project) -> None:
+    def test_check_reads_only_what_there_is(self, project: Project, logged: pytest.LogCaptureFixture) -> None:
         found = check(project.recipe(BACK), project.run)
+        told = [record.getMessage() for record in logged.records if record.levelname == "WARNING"]
+        assert [message for message in told if "mono" in message] == [
+            "mono: not generated yet, so the check leaves it out"
+        ]
         assert [corpus["pairs"] for corpus in found.report["corpora"]] == [12, 0]
         assert (found.reasons, found.refused) == ([], {})
         assert check(project.recipe(BACK, parallel=False), project.run).reasons == []

@@ -302,7 +302,7 @@ def test_a_glossary_requires_the_translations_of_its_terms(server: Server, trans
     assert all("Katze" in found for line, found in zip(lines, answer, strict=True) if "dog" in line.split())
     assert "the term is empty" in server.post("dog", glossary={" ": "x"}).error
     assert "the translation is empty" in server.post("dog", glossary={"dog": ""}).error
-    fault = "glossary, term 'dog': the translation '漢' has characters that are not in the model's vocabulary"
+    fault = "glossary, term 'dog': the translation '漢' has characters that are not in the model's vocabulary (漢)"
     assert server.post("dog", glossary={"dog": "漢"}).error == fault
 
 
@@ -326,7 +326,7 @@ def test_a_faulty_request_does_not_harm_those_that_are_translated_with_it(model:
         *found, fault, _ = server.together([*calls, lambda: server.post("dog", prefix="漢").error, open_gate])
         prefixed = translator.translations(TEXT[:11], TranslationRequest(prefixes=["die"] * 11))
         assert found == [best.text for best, *_ in prefixed]
-        assert fault == "line 1: the prefix '漢' has characters that are not in the model's vocabulary"
+        assert fault == "line 1: the prefix '漢' has characters that are not in the model's vocabulary (漢)"
 
 
 def test_the_description_of_the_api_names_every_path_and_field(server: Server) -> None:

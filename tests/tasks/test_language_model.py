@@ -469,7 +469,7 @@ def test_no_text_contains_a_forbidden_phrase(trained: Path, beam: int | None) ->
     ("phrase", "message"),
     [
         ("", "the forbidden phrase '' is empty; leave it out"),
-        ("a€", "the forbidden phrase 'a€' has characters that are not in the model's vocabulary"),
+        ("a€", r"the forbidden phrase 'a€' has characters that are not in the model's vocabulary \(€\)"),
         ("\udcff", "the forbidden phrase is not valid UTF-8"),
     ],
 )
@@ -482,7 +482,7 @@ def test_unknown_characters_of_a_prompt_are_reported(trained: Path, logged: pyte
     generator = Generator(load_model(find_model(trained)), 16, DecodingConfig())
     [text] = generator.continuations("a€", 5, Sampling())
     assert len(text) == 5
-    told = "the prompt has characters that are not in the vocabulary; the model reads <unk> for them"
+    told = "the model reads <unk> for characters of the prompt that its vocabulary lacks: €"
     assert logged.messages == [told]
 
 

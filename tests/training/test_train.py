@@ -560,7 +560,8 @@ class TestData:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             call_at(patch, Run, "store_recipe", 1, lambda: 1 / 0)
             prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), run, workers=1)
-        with pytest.raises(NmtkitError, match="run `nmtkit prepare` with this recipe first"):
+        told = rf"^{run}/recipe\.toml: missing; copy it with the data, or run `nmtkit prepare` with this recipe first$"
+        with pytest.raises(NmtkitError, match=told):
             tiny.train(run, "training.max_steps=1")
         assert Run(run).recipe_before.read_bytes() == (tiny.prepared / "recipe.toml").read_bytes()
         assert prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
