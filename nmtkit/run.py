@@ -186,8 +186,13 @@ class Run:
             return
         models = [folder / "model.json" for folder in (self.averaged, *self.checkpoints()[-1:])]
         for path in (*models, *map(self.translation, self.test_sets())):
-            if path.is_file() and path.stat().st_mtime > self.scores.stat().st_mtime:
-                log.warning("%s is older than %s; `nmtkit score %s` makes it again", self.scores, path, self.folder)
+            if (
+                path.is_file() and path.stat().st_mtime > self.scores.stat().st_mtime + 2
+            ):  # a copy has a time of its own
+                log.warning(
+                    "%s is older than %s; `nmtkit score %s` makes it again (after a training that went on, translate "
+                    "the test sets first)", self.scores, path, self.folder,
+                )  # fmt: skip
                 return
 
     def averaged_checkpoints(self) -> list[str]:

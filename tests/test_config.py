@@ -791,7 +791,7 @@ class TestRulesAcrossKeys:
             ),
             (
                 '[model]\nencoder_layers = 1\nself_attention = ["local", "full"]\n',
-                ("2 entries for 1 layers; shorten it",),
+                ("2 entries, more than encoder_layers = 1; shorten it",),
             ),
             ("[model]\nd_model = 9\nnum_heads = 3\n", ("even d_model", "9")),
             ("[training]\npatience_epochs = 2\n", ("patience", "valid")),

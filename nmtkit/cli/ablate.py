@@ -87,7 +87,8 @@ def command(
     arguments += [part for override in set_ or [] for part in ("--set", override)]
     jobs = jobs or default_jobs(device)
 
-    # The tables show all rows and seeds that were begun here, also if only some were chosen this time.
+    # The tables show all rows that were begun here, and the seeds up to the first that no row has begun, also if only
+    # some were chosen this time.
     def is_begun(name: str) -> bool:
         return Run(folder / name).recipe_file.is_file()
 
@@ -99,7 +100,8 @@ def command(
         for row in sweep.rows
         if row in chosen or any(is_begun(f"{row.name}-seed{first + number}") for number in range(shown_seeds))
     ]
-    planned = plan(loaded, sweep, begun, seeds=shown_seeds, scale=scale)
+    is_all = (begun, shown_seeds) == (chosen, seeds)
+    planned = runs if is_all else plan(loaded, sweep, begun, seeds=shown_seeds, scale=scale)
     shown = [run for run in planned if run in runs or is_begun(run.name)]
     results = {run.name: result for run in shown if (result := finished_result(run, folder, fingerprint)) is not None}
     failures: dict[str, str] = {}

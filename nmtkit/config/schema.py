@@ -104,9 +104,12 @@ class ModelConfig(Section):
         # The exponent of their frequencies is divided by d_model / 2 - 1; see fairseq_positions.
         if self.positions == "fairseq" and self.d_model < 4:
             raise ValueError('positions = "fairseq" needs a d_model of at least 4')
-        layers = self.decoder_layers if self.is_joined else self.encoder_layers
-        if len(self.self_attention) > layers:
-            raise ValueError(f"self_attention has {len(self.self_attention)} entries for {layers} layers; shorten it")
+        layers = "decoder_layers" if self.is_joined else "encoder_layers"
+        if len(self.self_attention) > getattr(self, layers):
+            raise ValueError(
+                f"self_attention has {len(self.self_attention)} entries, more than {layers} = {getattr(self, layers)}; "
+                "shorten it"
+            )
         if self.decoder_start == "eos" and self.is_joined:
             raise ValueError('decoder_start = "eos" needs architecture = "encoder-decoder"')
         if self.output_bias and self.has_actions:

@@ -101,7 +101,7 @@ def rule_rows(report: dict[str, Any]) -> list[list[str]]:
             named = [f"{name}: {line}" if several else str(line) for name, line in places]
             lines = ", ".join(named) + (", ..." if findings["count"] > _LINES else "")
             example = report.get("examples", {}).get(rule, [])
-            # A check does not count them, as it does not cut subwords.
+            # A check does not count what is left out, as it does not cut subwords.
             dropped = "" if report["pairs"]["kept"] is None else f"{left_out:,}"
             rows.append([rule, f"{findings['count']:,}", findings["action"], dropped, MEANINGS[rule], lines, *example])
     return rows

@@ -74,7 +74,7 @@ class Translator(Engine):
         # Where source and target share the positions, a source has at most half of them.
         super().__init__(tokenizer, decoding, lengths, most // 2 if most is not None and self._is_joined else most)
         self._most_positions = most
-        self._memory = {"too large": math.inf}  # source tokens; copies of the translator share it
+        self._memory = {"too large": math.inf}  # source tokens x hypotheses; copies of the translator share it
         self._decoders = [
             JoinedStepDecoder(model, _DTYPES[precision])
             if isinstance(model, DecoderOnly)
@@ -157,8 +157,7 @@ class Translator(Engine):
         apart = [bool(segment.phrases) and self.decoding.finished == "beside" for segment in segments]
         groups = [[index for index, is_apart in enumerate(apart) if is_apart == wanted] for wanted in (False, True)]
         # The default is for a beam of up to 8; memory grows with the number of hypotheses.
-        width = request.n_best if request.sampling is not None else self.decoding.beam
-        tokens = batching.tokens or max(1, self.batch_tokens * 8 // max(8, width))
+        tokens = batching.tokens or max(1, self.batch_tokens * 8 // max(8, self._width(request)))
         for batch in (batch for group in groups for batch in batching.batches(sources, group, tokens)):
             results = self._search_in_memory([segments[index] for index in batch], forbidden, request)
             yield {
@@ -166,19 +165,23 @@ class Translator(Engine):
                 for index, hypotheses in zip(batch, results, strict=True)
             }
 
+    def _width(self, request: TranslationRequest) -> int:
+        return request.n_best if request.sampling is not None else self.decoding.beam
+
     def _search_in_memory(
         self, segments: Sequence[Segment], forbidden: Sequence[Ids], request: TranslationRequest
     ) -> list[list[Hypothesis]]:
         """Search a batch; if the memory of the device does not suffice, or did not for a smaller one, its halves."""
         size = len(segments) * (max(len(segment.ids) for segment in segments) + 1)
-        if len(segments) == 1 or size < self._memory["too large"]:
+        needed = size * self._width(request)
+        if len(segments) == 1 or needed < self._memory["too large"]:
             try:
                 return self._search(segments, forbidden, request)
             except RuntimeError as error:
                 if len(segments) == 1 or not is_out_of_memory(error):
                     raise
             log.info("a batch of %s source tokens does not fit into memory; batches are halved", f"{size:,}")
-            self._memory["too large"] = size
+            self._memory["too large"] = needed
             if self.device == "cuda":  # after the block, as the error holds the tensors of the search
                 torch.cuda.empty_cache()
         half = (len(segments) + 1) // 2

@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +50,8 @@ RESAMPLES = 1000
 """Resamples of the bootstrap that gives a confidence interval, as in sacreBLEU."""
 MOST_LINES_RESAMPLED = 10_000
 """Longer texts have intervals only on request, as they take minutes."""
+_MOST_COUNTED = 200_000
+"""Characters of sentences whose n-grams are kept, about 0.7 kB each, in `sentence_utility`."""
 LINES_AT_ONCE = 10_000
 """Lines whose n-grams are in memory together: sacreBLEU keeps those of all references, 50 kB per line of 20 words."""
 
@@ -468,9 +470,14 @@ def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, s
         raise DataError(f"{metric!r} cannot score single sentences: use chrf2 or sacrebleu")
     sentence: Any = _build(metric, None, bleu_tokenizer(target_language), Rouge(), of_sentences=True)
 
-    @lru_cache(maxsize=4096)
+    counted: dict[str, list[Any]] = {}
+
     def ngrams(text: str) -> list[Any]:
-        return list(sentence._extract_reference_info([sentence._preprocess_segment(text)])["ref_ngrams"][0])
+        if text not in counted:
+            if sum(map(len, counted)) > _MOST_COUNTED:
+                counted.clear()
+            counted[text] = sentence._extract_reference_info([sentence._preprocess_segment(text)])["ref_ngrams"][0]
+        return counted[text]
 
     def utility(hypothesis: str, reference: str) -> float:
         if hypothesis == reference:

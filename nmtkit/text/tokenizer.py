@@ -520,8 +520,10 @@ class Tokenizer:
 
     def unknown_in(self, text: str) -> list[str]:
         """Return the characters of a target text, or with subwords = "none" its words, that the vocabulary lacks."""
-        parts = sorted(set(text.split() if self.settings["subwords"] == "none" else text) - {" "})
-        encoded = self.encode([self.normalize(part, "target") for part in parts], "target")
+        text = self.normalize(text, "target")
+        # Line ends and tabs have entries of their own where a task keeps them.
+        parts = sorted(set(text.split() if self.settings["subwords"] == "none" else text) - {" ", "\n", "\t"})
+        encoded = self.encode(parts, "target")
         return [part for part, ids in zip(parts, encoded, strict=True) if UNK in ids]
 
     def entries(self, side: Side) -> list[str]:

@@ -233,19 +233,19 @@ def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, manifest: di
 
 
 def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
-    """Raise NmtkitError for models; only one checkpoint of these settings may stay.
+    """Raise NmtkitError for models; only the first checkpoint of an unfinished training with these settings may stay.
 
     That is what a kill before the first resume state leaves.
     """
     checkpoints, models = run.checkpoints(), " and ".join(map(str, run.model_folders()))
-    is_finished = len(checkpoints) > 1 or bool(end_checkpoints(run)) or run.averaged.exists()
+    is_refused = len(checkpoints) > 1 or bool(end_checkpoints(run)) or run.averaged.exists()
     for folder in checkpoints:
         shape = {"recipe": Recipe.model_validate, "data_fingerprint": str, "step": int, "epoch": int, "seconds": float}
         before = read_json(folder / "provenance.json", shape)
         stored = Recipe.model_validate(before["recipe"])
         reached = Progress(step=before["step"], epoch=before["epoch"], seconds=before["seconds"])
         # Of a training without an earlier checkpoint, `previous` is 0.
-        is_finished |= bool(before.get("previous") or reached.reason_to_stop(stored.training))
+        is_refused |= bool(before.get("previous") or reached.reason_to_stop(stored.training))
         changes = differences(stored.model, recipe.model)
         changes += changes_that_matter(stored.training, recipe.training)
         is_same_init = before.get("init_sha256") == initial_sha256(recipe)
@@ -255,7 +255,7 @@ def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
                 f"{folder} belongs to a training with other settings, and there is no resume state; remove "
                 f"{models} or take another --run-dir"
             )
-    if is_finished:
+    if is_refused:
         found = [counted(len(checkpoints), "checkpoint")] * bool(checkpoints) + ["an average"] * run.averaged.exists()
         raise NmtkitError(
             f"{run.folder}: there is no resume state, but {' and '.join(found)}; to train from scratch, "

@@ -382,7 +382,7 @@ def test_a_training_that_went_on_has_its_own_cost_and_older_scores_are_named(
     copy = Path(shutil.copytree(finished, tmp_path / "run"))
     cost = read_json(copy / "cost.json")
     write_json(copy / "cost.json", {**cost, "updates": cost["updates"] - 1, "flops": 1.0})
-    later = (copy / "scores.json").stat().st_mtime + 1
+    later = (copy / "scores.json").stat().st_mtime + 9
     os.utime(copy / "cost.json", (later, later))
     assert read_run(copy).files["cost.json"]["flops"] == cost["flops"]
     assert not logged.messages
@@ -390,7 +390,7 @@ def test_a_training_that_went_on_has_its_own_cost_and_older_scores_are_named(
     os.utime(translation, (later, later))
     read_run(copy)
     told = f"{copy}/scores.json is older than {translation}; `nmtkit score {copy}` makes it again"
-    assert logged.messages == [told]
+    assert [message.partition(" (")[0] for message in logged.messages] == [told]
 
 
 def test_the_card_holds_what_repeating_the_run_takes(finished: Path) -> None:
