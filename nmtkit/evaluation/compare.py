@@ -15,8 +15,8 @@ from nmtkit.config.schema import Recipe
 from nmtkit.console import amount, duration, log
 from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import read_manifest
-from nmtkit.errors import DataError
-from nmtkit.evaluation.cost import known_cost
+from nmtkit.errors import DataError, ModelError
+from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import TARGET_TOKENS, Table, energy, percent, scientific
 from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, model_text, read_scores, shown_score
 from nmtkit.evaluation.provenance import doubts
@@ -148,7 +148,7 @@ def compare_runs(
         of_run["data (fingerprint of settings and text)"] = str(fingerprint)[:12]
     settings = {key: [of_run[key] for of_run in values] for key in values[0]}
     settings = {key: of_runs for key, of_runs in settings.items() if any(value != of_runs[0] for value in of_runs)}
-    found = Comparison(names, settings, scores, [known_cost(run) for run in runs.values()], changes, left_out)
+    found = Comparison(names, settings, scores, [_cost(run) for run in runs.values()], changes, left_out)
     for test, name in product(tests, names):
         for doubt in doubts(runs[name].folder, test, recipes[name]):
             log.warning("%s", doubt)
@@ -261,6 +261,13 @@ def _changes(
         ]
         found[name] = sorted(changes, key=lambda change: (-abs(change.after - change.before), change.line))
     return {name: changes[:num_sentences] for name, changes in found.items()}
+
+
+def _cost(run: Run) -> dict[str, Any] | None:
+    try:
+        return training_cost(run.folder)
+    except ModelError:  # no training states, as in a published run that has only cost.json
+        return read_cost(run.cost) if run.cost.is_file() else None
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:

@@ -161,14 +161,6 @@ def read_cost(path: Path) -> dict[str, Any]:
     return read_json(path, _OF_COST)
 
 
-def known_cost(run: Run) -> dict[str, Any] | None:
-    """Return the cost of the training so far; without its states, as in a published run, that of RUN/cost.json."""
-    try:
-        return training_cost(run.folder)
-    except ModelError:
-        return read_cost(run.cost) if run.cost.is_file() else None
-
-
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """Read the lines of RUN/metrics.jsonl; raise DataError where one is damaged."""
     return read_json_lines(Run(run_dir).metrics, _OF_METRICS)

@@ -469,15 +469,14 @@ def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, s
     if metric not in ("chrf2", "sacrebleu"):
         raise DataError(f"{metric!r} cannot score single sentences: use chrf2 or sacrebleu")
     sentence: Any = _build(metric, None, bleu_tokenizer(target_language), Rouge(), of_sentences=True)
-
-    counted: dict[str, list[Any]] = {}
+    known: dict[str, list[Any]] = {}
 
     def ngrams(text: str) -> list[Any]:
-        if text not in counted:
-            if sum(map(len, counted)) > _MOST_COUNTED:
-                counted.clear()
-            counted[text] = sentence._extract_reference_info([sentence._preprocess_segment(text)])["ref_ngrams"][0]
-        return counted[text]
+        if text not in known:
+            if sum(map(len, known)) > _MOST_COUNTED:
+                known.clear()
+            known[text] = sentence._extract_reference_info([sentence._preprocess_segment(text)])["ref_ngrams"][0]
+        return known[text]
 
     def utility(hypothesis: str, reference: str) -> float:
         if hypothesis == reference:
