@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from nmtkit.cli.options import MANY, complete_options
 from nmtkit.console import visible
-from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, collect_rarely, stop_signals
+from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, collect_rarely, stop_signals, wait_briefly
 from nmtkit.errors import NmtkitError, PeerLostError
 
 COMMANDS = {
@@ -200,6 +200,7 @@ def _stopping() -> Callable[[int, object], None]:
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 129, 130 or 143 after a signal."""
     collect_rarely()
+    wait_briefly()
     _open_closed_streams()
     try:
         import fcntl  # noqa: F401

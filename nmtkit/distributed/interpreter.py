@@ -1,4 +1,4 @@
-"""The Python process of a command: signals that stop it, garbage collection, the import path of its child processes."""
+"""The Python process of a command: signals that stop it, garbage collection, waiting threads, its child processes."""
 
 import gc
 import os
@@ -31,6 +31,17 @@ def collect_as_usual() -> None:
     if gc.get_threshold() == _RARELY:
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
+
+
+def wait_briefly() -> None:
+    """Let threads that wait for the others of an operation sleep after 25,000 looks, unless the user has set that.
+
+    Call it before torch is imported, whose OpenMP library (GNU's) looks 300,000 times by default. On newer Intel
+    processors that takes 17 ms, for which the waiting thread may keep the core from the one it waits for, if other
+    programs are busy too. docs/benchmarks.md has what this changes.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "25000")
 
 
 def stop_signals() -> list[signal.Signals]:

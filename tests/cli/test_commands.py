@@ -113,6 +113,22 @@ class TestHelp:
         assert run_command("prepare", project.recipe, "--run-dir", project.run, restores=False).code == 0
         assert gc.get_threshold() == usual
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP library there")
+    @pytest.mark.parametrize(
+        ("mine", "count"),
+        [({}, ["25000"]), ({"GOMP_SPINCOUNT": "7"}, ["7"]), ({"OMP_WAIT_POLICY": "PASSIVE"}, ["0"])],
+    )
+    def test_waiting_threads_soon_leave_the_core_to_others_unless_the_user_decides(
+        self, mine: dict[str, str], count: list[str]
+    ) -> None:
+        arguments = ["attention", "no-model", "--source", "ab"]  # told once torch has been imported
+        inherited = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", *mine)}
+        done = subprocess.run(
+            [sys.executable, "-m", "nmtkit", *arguments],
+            env={**inherited, **mine, "OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr) == count
+
     def test_help_loads_no_heavy_library(self) -> None:
         # Typer itself may take pydantic to read the arguments of a command.
         program = (
