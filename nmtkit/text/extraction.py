@@ -5,11 +5,12 @@
 Source: Liu et al. (2018), "Generating Wikipedia by Summarizing Long Sequences", section 4.1.
 """
 
+import heapq
 import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -198,22 +199,45 @@ def _sumbasic(paragraphs: Sequence[str]) -> Iterator[str]:
     words = [_words(sentence) for sentence in sentences]
     counts = Counter(word for of_sentence in words for word in of_sentence)
     probabilities = {word: count / counts.total() for word, count in counts.items()}
-    # The inner dicts are ordered sets: of equally good sentences, the first is taken.
-    having: dict[str, dict[int, None]] = {word: {} for word in counts}
-    for index, of_sentence in enumerate(words):
-        for word in of_sentence:
-            having[word][index] = None
+    left = {index for index, of_sentence in enumerate(words) if of_sentence}
 
-    def mean_probability(index: int) -> float:
+    def mean_probability(index: int) -> float | None:
+        if index not in left:
+            return None
         return sum(probabilities[word] for word in words[index]) / len(words[index])
 
-    while having:
-        best = max(having[max(having, key=probabilities.__getitem__)], key=mean_probability)
+    having: dict[str, list[tuple[float, int]]] = {word: [] for word in counts}  # heaps, see `_highest`
+    for index, of_sentence in enumerate(words):
+        for word in dict.fromkeys(of_sentence):
+            having[word].append((-math.inf, index))
+    different = list(counts)
+    most_probable = [(-math.inf, index) for index in range(len(different))]
+    while (of_words := _highest(most_probable, lambda index: probabilities[different[index]])) is not None:
+        best = _highest(having[different[of_words]], mean_probability)
+        if best is None:
+            heapq.heappop(most_probable)
+            continue
         yield sentences[best]
+        left.remove(best)
         for word in dict.fromkeys(words[best]):
             probabilities[word] **= 2
-            del having[word][best]
-            if not having[word]:
-                del having[word]
     # Sentences without words have no mean probability.
     yield from (sentence for sentence, found in zip(sentences, words, strict=True) if not found)
+
+
+def _highest(heap: list[tuple[float, int]], value: Callable[[int], float | None]) -> int | None:
+    """Return the index of the highest value, the lowest of equal ones; None if none is left.
+
+    Args:
+        heap: entries (-value, index). Values may have fallen since, so that those in the heap are upper bounds.
+        value: the value of an index now; None for one to leave out.
+    """
+    while heap:
+        index = heap[0][1]
+        if (now := value(index)) is None:
+            heapq.heappop(heap)
+        elif heap[0][0] == -now:
+            return index
+        else:
+            heapq.heapreplace(heap, (-now, index))
+    return None

@@ -4,11 +4,14 @@ import gzip
 import json
 import math
 import random
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
@@ -135,6 +138,25 @@ def test_sumbasic_takes_sentences_and_says_nothing_twice() -> None:
     assert found[0] == "The dog barks."
     assert sorted(found) == ["A cat sleeps.", "The dog barks.", "The dog barks.", "The dog runs."]
     assert found[1] == "The dog runs."
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdeA"), min_size=1, max_size=5), min_size=1, max_size=12))
+def test_sumbasic_is_its_definition(sentences: list[list[str]]) -> None:
+    words = [[word.lower() for word in sentence] for sentence in sentences]
+    counts = Counter(word for sentence in words for word in sentence)
+    probabilities = {word: count / counts.total() for word, count in counts.items()}
+    left, expected = list(range(len(words))), []
+    while left:
+        top = max((word for word in counts if any(word in words[index] for index in left)), key=probabilities.get)
+        best = max(
+            (index for index in left if top in words[index]),
+            key=lambda index: sum(probabilities[word] for word in words[index]) / len(words[index]),
+        )
+        left.remove(best)
+        expected.append(" ".join(sentences[best]))
+        for word in set(words[best]):
+            probabilities[word] **= 2
+    assert list(rank(example(*map(" ".join, sentences)), "sumbasic")) == expected
 
 
 def test_cheating_counts_the_bigrams_of_the_target() -> None:
