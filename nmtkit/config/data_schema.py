@@ -14,6 +14,7 @@ from nmtkit.config.corpus_entries import (
     mixture_label,
     stated_text,
 )
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.config.section import LANGUAGE_CODE, MANY, ONE_WORD, Section, default_of
 from nmtkit.files import as_text
 
@@ -28,9 +29,7 @@ ENVIRONMENT = "environment"
 """Corpus of episodes that `prepare` makes with random actions in `data.environment`."""
 _OF_EPISODES: dict[str, Any] = {"share_vocab": False, "normalize": (), "subwords": "none"}
 """Values of keys for text where there is none."""
-HEADS = {"label": "classes", "pair-label": "classes", "similarity": "classes", "choice": "choice"}
-"""The tasks whose output is a label and no text, and the head of their models (`ModelConfig.head`)."""
-TASK_NAMES = ("translation", "parsing", LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, *HEADS)
+TASK_NAMES = ("translation", "parsing", LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, *LABEL_KINDS)
 
 
 Text = Literal["plain", "tokenized", "trees", "tagged-trees"]
@@ -143,7 +142,7 @@ class DataConfig(Section):
     @classmethod
     def _without_source(cls, values: Any) -> Any:
         # A list, as what stands there may be of a type that cannot be hashed, such as a list or a table.
-        if isinstance(values, dict) and values.get("task") in [LANGUAGE_MODEL, TRAJECTORIES, *HEADS]:
+        if isinstance(values, dict) and values.get("task") in [LANGUAGE_MODEL, TRAJECTORIES, *LABEL_KINDS]:
             values = {**defaults_of_task(values["task"])["data"], **values}
         for key in ("source_language", "target_language"):
             stated = {stated_text(entry, key) for entries in _corpora(values) for entry in entries}
@@ -178,7 +177,7 @@ class DataConfig(Section):
             raise ValueError(
                 f'task = "{self.task_name}" cannot be used with text = "{self.text}"; leave one of them out'
             )
-        if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *HEADS):
+        if self.max_source_tokens is not None and self.task_name in (LANGUAGE_MODEL, "parsing", *LABEL_KINDS):
             raise ValueError(f'max_source_tokens cannot be used with task = "{self.task_name}"; leave it out')
         self._check_languages()
         if "moses-tokenize" in self.normalize and (self.text != "plain" or self.subwords == "none"):
@@ -292,13 +291,13 @@ class DataConfig(Section):
             raise ValueError(f'task = "{self.task_name}" needs subwords = bpe, unigram, characters or gpt-bpe')
         if self.source_prefixes:
             raise ValueError(f'source_prefix cannot be used with task = "{self.task_name}"; leave it out')
-        least = 3 if self.task_name == "label" else 5
+        least = 1 + 2 * LABEL_KINDS[self.task_name].num_texts  # <start>, and a token and a mark of each text
         if self.sequence_length < least:
             raise ValueError(
                 f'sequence_length = {self.sequence_length}: task = "{self.task_name}" needs at least {least}'
             )
-        if self.label_type == "number" and self.task_name == "choice":
-            raise ValueError('task = "choice" chooses one of several texts; leave label_type = "number" out')
+        if self.label_type == "number" and LABEL_KINDS[self.task_name].chooses:
+            raise ValueError(f'task = "{self.task_name}" chooses one of several texts; leave label_type = "number" out')
 
     def _check_languages(self) -> None:
         """Raise ValueError for corpora without languages, or with languages that contradict each other or the task."""
@@ -458,14 +457,16 @@ class DataConfig(Section):
     @property
     def has_labels(self) -> bool:
         """True if the output is a label and no text."""
-        return self.task_name in HEADS
+        return self.task_name in LABEL_KINDS
 
     @property
     def head(self) -> str:
         """The head of the task's models, see `ModelConfig.head`."""
         if self.task_name == TRAJECTORIES:
             return f"{self.actions}-action"
-        return "number" if self.label_type == "number" else HEADS.get(self.task_name, "none")
+        if not self.has_labels:
+            return "none"
+        return "number" if self.label_type == "number" else LABEL_KINDS[self.task_name].head
 
     @property
     def splits_scripts(self) -> bool:
@@ -552,7 +553,7 @@ def defaults_of_task(task: Any) -> dict[str, dict[str, Any]]:
     """Return the defaults that depend on the task, by section and key; ``task`` may be anything that stands there."""
     data = {key: default_of(DataConfig, key) for key in _OF_EPISODES}
     cleaning = {key: default_of(CleaningConfig, key) for key in ("max_tokens", "max_characters")}
-    if task in [LANGUAGE_MODEL, SUMMARY, *HEADS]:  # no document is too long, nor a line that is cut
+    if task in [LANGUAGE_MODEL, SUMMARY, *LABEL_KINDS]:  # no document is too long, nor a line that is cut
         cleaning = dict.fromkeys(cleaning, 0)
     if task == LANGUAGE_MODEL:
         # ISO 639-2: undetermined.
@@ -560,6 +561,6 @@ def defaults_of_task(task: Any) -> dict[str, dict[str, Any]]:
         cleaning["source_equals_target"] = "keep"
     elif task == TRAJECTORIES:
         data |= {"source_language": "und", "target_language": "zxx", "train": (ENVIRONMENT,), **_OF_EPISODES}
-    elif task in [*HEADS]:
+    elif task in [*LABEL_KINDS]:
         data |= {"target_language": "zxx", "share_vocab": False}  # ISO 639-2: no linguistic content
     return {"data": data, "cleaning": cleaning}

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, model_serializer, model_validator
 
-from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, TRAJECTORIES, CleaningConfig, DataConfig, defaults_of_task
+from nmtkit.config.data_schema import LANGUAGE_MODEL, TRAJECTORIES, CleaningConfig, DataConfig, defaults_of_task
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.config.section import MANY, Section, default_of
 
 ENDING_SCHEDULES = ("cosine", "linear")
@@ -446,8 +447,8 @@ class Recipe(Section):
             return values
         cleaning, task = values.get("cleaning") or {}, values["data"].get("task")
         # A list, as what stands there may be of a type that cannot be hashed, such as a list or a table.
-        if task in [*HEADS] and isinstance(model := values.get("model") or {}, dict):
-            head = "number" if values["data"].get("label_type") == "number" else HEADS[task]
+        if task in [*LABEL_KINDS] and isinstance(model := values.get("model") or {}, dict):
+            head = "number" if values["data"].get("label_type") == "number" else LABEL_KINDS[task].head
             values = {**values, "model": {"head": head, **model}}
         if task == TRAJECTORIES and isinstance(model := values.get("model") or {}, dict):
             head = f"{values['data'].get('actions', 'discrete')}-action"
@@ -470,7 +471,7 @@ class Recipe(Section):
                 )
             if self.training.subword_sampling:
                 raise ValueError("[training] subword_sampling cannot be used for a language model")
-        if self.data.task_name in (LANGUAGE_MODEL, *HEADS):
+        if self.data.task_name in (LANGUAGE_MODEL, *LABEL_KINDS):
             rules: tuple[str, ...] = CleaningConfig.OF_TRANSLATIONS
             rules += CleaningConfig.OF_PAIRS if self.data.task_name == LANGUAGE_MODEL else ()
             if stated := [key for key in rules if getattr(self.cleaning, key) != default_of(CleaningConfig, key)]:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.data.divergence import are_unrelated
 from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
@@ -396,7 +397,7 @@ class BlockExaminer:
 def comparable_source(data: DataConfig, source: str) -> str:
     """Return a source in the form in which copies are looked for: the order of two texts to compare has no meaning."""
     # The mark first, as few texts have it, and every pair of a corpus comes here.
-    is_unordered = FIELD_MARK in source and data.task_name == "similarity"
+    is_unordered = FIELD_MARK in source and data.has_labels and LABEL_KINDS[data.task_name].is_unordered
     return FIELD_MARK.join(sorted(source.split(FIELD_MARK))) if is_unordered else source
 
 

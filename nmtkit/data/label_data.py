@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.data.batch import LabelBatch, label_batch
 from nmtkit.data.shards import Indices, Lengths, PairData
 from nmtkit.text.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ class LabelData(PairData):
         self._values = None
         if tokenizer.label_type == "number":
             self._values = np.array([float(label) for label in tokenizer.labels], np.float32)
-        elif tokenizer.task_name == "choice":
+        elif LABEL_KINDS[tokenizer.task_name].chooses:
             self._values = np.array([int(label) - 1 for label in tokenizer.labels], np.int64)
 
     def own_batch(self, chosen: Indices) -> LabelBatch:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import batch_of_sequences
 from nmtkit.decoding.engine import Engine
@@ -95,7 +96,7 @@ class Classifier(Engine):
         if self.tokenizer.label_type == "number":
             return Translation(f"{values[0]:.6g}", is_cut=segment.is_cut, probabilities={})
         names = self.tokenizer.labels
-        if self.tokenizer.task_name == "choice":
+        if LABEL_KINDS[self.tokenizer.task_name].chooses:
             # Other questions of the batch may have more answers; theirs have probability 0 here.
             values = values[: segment.ids.count(self.tokenizer.extract_id)]
             names = tuple(str(number) for number in range(1, len(values) + 1))

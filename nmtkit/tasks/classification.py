@@ -16,6 +16,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.console import counted
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
@@ -40,7 +41,7 @@ class LabelTask(Task):
     has_labels, predicts_text = True, False
 
     def __init__(self, name: str, label_type: str = "class") -> None:
-        self.name, self._has_numbers = name, label_type == "number"
+        self.name, self._kind, self._has_numbers = name, LABEL_KINDS[name], label_type == "number"
         if self._has_numbers:
             self.own_metric, self.nll, self.nll_title = "numbers", "squared error", "Mean squared error"
         self.description = f"text, whose label is predicted (task {name})"
@@ -81,7 +82,7 @@ class LabelTask(Task):
     def model_target(self, line: str, name: str, number: int = 1) -> str:
         # isdecimal, as isdigit is true for superscripts, too, which int() refuses, as it does thousands of digits.
         label = label_of(line)
-        return str(int(label)) if self.name == "choice" and label.isdecimal() and len(label) < 10 else label
+        return str(int(label)) if self._kind.chooses and label.isdecimal() and len(label) < 10 else label
 
     def words(self, line: str) -> list[str]:
         return line.replace(FIELD_MARK, " ").split()
@@ -91,9 +92,9 @@ class LabelTask(Task):
         fields = counted(count, "field")
         if not line.strip():
             return None
-        if self.name == "label":
+        if self._kind.num_texts == 1:
             return None if count == 1 else f"has {fields} with tabs between them, not one text"
-        if self.name == "choice":
+        if self._kind.chooses:
             return None if count > 2 else f"has {fields}; a context and two answers or more need tabs between them"
         return None if count == 2 else f"has {fields}; two texts need one tab between them"
 
@@ -108,14 +109,14 @@ class LabelTask(Task):
             raise DataError(f'{where} is no number; correct it, or set data.label_type = "class"')
         answers = source.count("\t")
         is_short_number = label.isascii() and label.isdigit() and len(label) < 10
-        if self.name == "choice" and not (is_short_number and 1 <= int(label) <= answers):
+        if self._kind.chooses and not (is_short_number and 1 <= int(label) <= answers):
             raise DataError(f"{where} is not the number of an answer, 1 to {answers}")
 
     def tokenizer(self, learned: Tokenizer, data: DataConfig, pairs: Iterable[tuple[str, str]]) -> Tokenizer:
         found = {label_of(target) for _, target in pairs}
         # Numbers in the order of their values and not as text, with 10 after 9.
         labels = sorted(found, key=lambda label: (len(label), label) if label.isdigit() else (0, label))
-        if len(labels) == 1 and self.name != "choice":
+        if len(labels) == 1 and not self._kind.chooses:
             raise DataError(ONE_LABEL.format(labels[0]))
         return learned.with_labels(data, labels)
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import get_args
 
-from nmtkit.config.data_schema import HEADS, LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, DataConfig, Text, default_task
+from nmtkit.config.data_schema import LANGUAGE_MODEL, SUMMARY, TRAJECTORIES, DataConfig, Text, default_task
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.errors import RecipeError
 from nmtkit.tasks.classification import LabelTask
 from nmtkit.tasks.language_model import LanguageModelTask
@@ -56,14 +57,14 @@ def task_of(owner: DataConfig | Tokenizer | str, label_type: str = "class") -> T
         RecipeError: the task, or the kind of text, is unknown.
     """
     if isinstance(owner, str):
-        if owner not in (*get_args(Text), *TASKS, *HEADS):
+        if owner not in (*get_args(Text), *TASKS, *LABEL_KINDS):
             raise RecipeError(f'"{owner}" is no task, and no kind of text: {", ".join(get_args(Text))}')
-        name, text = owner if owner in (*TASKS, *HEADS) else default_task(owner), owner
+        name, text = owner if owner in (*TASKS, *LABEL_KINDS) else default_task(owner), owner
     else:
         name, text = owner.task_name, owner.text
-    if name in HEADS:
+    if name in LABEL_KINDS:
         return LabelTask(name, label_type if isinstance(owner, str) else owner.label_type)
     if name not in TASKS:
-        choices = ", ".join(sorted([*TASKS, *HEADS]))
+        choices = ", ".join(sorted([*TASKS, *LABEL_KINDS]))
         raise RecipeError(f'data.task = "{name}": no such task; choose one of {choices}')
     return TASKS[name](text)

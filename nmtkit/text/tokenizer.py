@@ -23,6 +23,7 @@ from typing import Any
 
 from nmtkit.config.corpus_entries import MANY_LANGUAGES, one_language
 from nmtkit.config.data_schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of, write_bytes_atomically
 from nmtkit.json_toml import read_json, write_json
@@ -455,24 +456,17 @@ class Tokenizer:
         start, delimiter, extract = (self._side("source").id_of(entry) for entry in ADDED)
         fields = [[field.strip(" ") for field in line.split(FIELD_MARK)] if line else [] for line in lines]
         encoded = iter(self._side("source").encode([field for row in fields for field in row], threads))
-        found = []
+        found, kind = [], LABEL_KINDS[self.task_name]
         for row in fields:
             # All fields of all lines are encoded in one call, as sentencepiece distributes lines over threads.
             ids = [next(encoded) for _ in row]
-            size = 1 if self.task_name == "label" else 2  # fields in a sequence
-            # <start>, and after each field <delimiter> or <extract>: 1 + size entries are no text.
-            longest = (int(self.settings["sequence_length"]) - 1 - size) // size
+            # <start>, and after each field <delimiter> or <extract>: 1 + num_texts entries are no text.
+            longest = (int(self.settings["sequence_length"]) - 1 - kind.num_texts) // kind.num_texts
             is_cut, num_subwords = any(len(field) > longest for field in ids), sum(map(len, ids))
             ids = [field[:longest] for field in ids]
-            chosen = [ids]
-            if self.task_name == "similarity":
-                chosen = [ids, ids[::-1]]
-            elif self.task_name == "choice":
-                chosen = [[ids[0], answer] for answer in ids[1:]]
             sequences = [
-                [start, *chain.from_iterable([*field, delimiter] for field in parts[:-1]), *parts[-1], extract]
-                for parts in chosen
-                if parts
+                [start, *chain.from_iterable([*text, delimiter] for text in texts[:-1]), *texts[-1], extract]
+                for texts in (kind.sequences(ids) if ids else [])
             ]
             found.append((list(chain.from_iterable(sequences)), is_cut, num_subwords))
         return found

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.config.data_schema import HEADS, TASK_NAMES
+from nmtkit.config.data_schema import TASK_NAMES
+from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.data.prepare import prepare
@@ -127,7 +128,7 @@ def test_an_unknown_task_is_one_line(tmp_path: Path) -> None:
     data = load_recipe("quickstart").data.model_copy(update={"task": "dance"})
     with pytest.raises(RecipeError, match=f'"dance": no such task; choose one of {known}$'):
         task_of(data)
-    assert sorted([*TASKS, *HEADS]) == sorted(TASK_NAMES)
+    assert sorted([*TASKS, *LABEL_KINDS]) == sorted(TASK_NAMES)
 
 
 def test_the_task_of_the_documentation_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
