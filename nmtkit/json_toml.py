@@ -46,7 +46,7 @@ def read_toml(path: Path, error: type[NmtkitError] = DataError) -> tuple[dict[st
     except UnicodeDecodeError:
         raise error(f"{path}: not UTF-8 text") from None
     except (ValueError, RecursionError) as fault:
-        raise error(f"{path}: not valid TOML: {_in_short(fault)}") from None
+        raise error(f"{path}: not valid TOML: {in_short(fault)}") from None
 
 
 def _from_json(content: bytes, location: str) -> Any:
@@ -56,7 +56,7 @@ def _from_json(content: bytes, location: str) -> Any:
         if b"\\u" in content:  # an escape may be half of a surrogate pair, which cannot be written as UTF-8
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{location}: not valid JSON ({_in_short(error)}); the file is damaged") from None
+        raise DataError(f"{location}: not valid JSON ({in_short(error)}); the file is damaged") from None
     return value
 
 
@@ -86,7 +86,8 @@ def positive(value: Any) -> None:
         raise ValueError("not a count of at least 1")
 
 
-def _in_short(error: Exception) -> str:
+def in_short(error: Exception) -> str:
+    """Return what is wrong with JSON or TOML by the exception that its parser has raised."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     return str(error).partition("; use sys.")[0]  # without Python's advice about very long numbers

@@ -531,6 +531,7 @@ class TestGeneratedCorpora:
             ('generate = "a", model = 3, as = "source"', "model: must be a list, in [ ]"),
             ('generate = "a", model = "m", as = "both"', "as: must be 'source' or 'target'"),
             (f"{BACK}, baem = 5", "baem: unknown key; did you mean beam?"),
+            (f"{BACK}, from_ = 'de'", "from_: unknown key; did you mean from?"),
             (f"{BACK}, noise = {{ dorp = 0.1 }}", "dorp: unknown key; did you mean drop?"),
             (f"{BACK}, noise = {{ drop = 1.0 }}", "drop: must be less than 1"),
             (f"{BACK}, noise = {{ mask = 1.5 }}", "mask: must be at most 1"),
@@ -696,6 +697,19 @@ class TestExclusiveKeys:
             assert (training.tokens_per_update, training.sequences_per_update) == expected
         training = folder.load(derived, "training.tokens_per_update=600").training
         assert (training.tokens_per_update, training.sequences_per_update) == (600, 0)
+        both = ("training.sequences_per_update=4", "training.tokens_per_update=600")
+        for overrides, expected in ((both, (600, 0)), (both[::-1], (600, 4))):
+            training = folder.load(derived, *overrides).training
+            assert (training.tokens_per_update, training.sequences_per_update) == expected
+
+    def test_an_empty_value_leaves_out_what_a_base_states_for_a_key_without_a_default(self, folder: Folder) -> None:
+        folder.write(f'{DATA}valid = 9\ntokenizer = "t"\n[training]\ninit = "m"\nmax_minutes = 5\n', "parent.toml")
+        recipe = folder.load(
+            'base = "parent.toml"\n[data]\ntokenizer = ""\n', "training.init=", "training.max_minutes=''"
+        )
+        assert (recipe.data.tokenizer, recipe.training.init, recipe.training.max_minutes) == (None, None, None)
+        with pytest.raises(RecipeError, match=r"training\.precision"):
+            folder.load(DATA, "training.precision=")
 
     def test_where_none_is_stated_it_is_1250_updates_and_no_patience(self, folder: Folder) -> None:
         training = folder.load(DATA).training
@@ -744,7 +758,7 @@ class TestOverrides:
             ("training.seed=two", "--set: training.seed = 'two': "),
             ("training.seed=2\nmax_steps=3", "--set training.seed: has several settings; give a --set for each"),
             ("cleaning.max_ratio=0.5", "--set: [cleaning] max_ratio is that of the longer to the shorter side"),
-            ("data.environment=''", "--set: data.environment = '': must not be empty"),
+            ("data.source_language=''", "--set: data.source_language = '': must be a language code, such as"),
             ("data.normalize=nfc", "--set: data.normalize = 'nfc': must be a list, in [ ]"),
             ("model.seed=2", "--set: unknown key model.seed; it belongs in [training]"),
         ],

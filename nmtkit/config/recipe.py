@@ -29,7 +29,7 @@ from nmtkit.config.corpus_entries import (
 )
 from nmtkit.config.data_schema import ENVIRONMENT, SUMMARY, DataConfig, defaults_of_task
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, DecodingConfig, Recipe, TrainingConfig
-from nmtkit.config.section import VALUE_RULES
+from nmtkit.config.section import VALUE_RULES, default_of
 from nmtkit.console import log
 from nmtkit.errors import RecipeError
 from nmtkit.files import as_text, expanded
@@ -174,6 +174,9 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
             if "tokens_per_update" in content and "sequences_per_update" not in content:
                 target.pop("sequences_per_update", None)  # else the base's number of sequences would win
             target.update(content)
+            for key, value in content.items():
+                if value == "" and default_of(SECTIONS[section], key) is None:
+                    del target[key]  # so that what a base states can be left out
     return Recipe.model_validate({"name": as_text(name), **merged})
 
 
@@ -272,7 +275,7 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
             raise RecipeError(f"--set {section}.{key}: has several settings; give a --set for each")
         value = parsed["value"]
         group = values.setdefault(section, {})
-        for rival in _rivals(key):
+        for rival in (*_rivals(key), *(["sequences_per_update"] if key == "tokens_per_update" else [])):
             group.pop(rival, None)
         group[key] = value
     _anchor_paths(values, Path.cwd())
@@ -285,7 +288,7 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
 
     def anchor(table: Any, *keys: str, lists: bool = False) -> None:
         for key in keys if isinstance(table, dict) else ():
-            if isinstance(table.get(key), str):
+            if table.get(key) and isinstance(table[key], str):
                 table[key] = str(folder / expanded(table[key]))
             elif lists and isinstance(table.get(key), list):
                 table[key] = [str(folder / expanded(str(path))) for path in table[key]]
@@ -356,7 +359,8 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
             is_named = "NamedCorpus" in first["loc"]
             known = [*NamedCorpus.model_fields, *([] if is_named else LocalPair.model_fields)]
             if "GeneratedCorpus" in first["loc"]:
-                known = [*GeneratedCorpus.model_fields, "as", "from", "prefix", *Noise.model_fields]
+                names = [field.alias or key for key, field in GeneratedCorpus.model_fields.items()]
+                known = [*names, "prefix", *Noise.model_fields]
             message = f"unknown key{_nearest(name, known)}"
             if is_named and name in LocalPair.model_fields:
                 message = "cannot be used with corpus"

@@ -8,7 +8,7 @@ Source: Liu et al. (2018), "Generating Wikipedia by Summarizing Long Sequences",
 import heapq
 import json
 import math
-import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.json_toml import json_line
+from nmtkit.json_toml import in_short, json_line
 from nmtkit.lines import LineReader
+from nmtkit.text.scripts import words_and_signs
 from nmtkit.text.sentences import sentence_starts
 
 Method = Literal["identity", "tf-idf", "textrank", "sumbasic", "cheating"]
@@ -52,8 +53,12 @@ def read_examples(lines: LineReader) -> Iterator[Example]:
     Raises:
         DataError: a line is no example, or the file has none.
     """
+    num_examples = 0
     for line in lines:
         name = f"{lines.name}, line {lines.num_lines}"
+        if not line.strip():
+            continue
+        num_examples += 1
         try:
             fields = json.loads(line)
             if "\\u" in line:  # an escape may be half of a surrogate pair, which cannot be written as UTF-8
@@ -61,7 +66,7 @@ def read_examples(lines: LineReader) -> Iterator[Example]:
         except UnicodeEncodeError:
             raise DataError(f"{name}: has half a pair of surrogates; write the whole character") from None
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{name}: not valid JSON ({error}); each line holds one example") from None
+            raise DataError(f"{name}: not valid JSON ({in_short(error)}); each line holds one example") from None
         if not isinstance(fields, dict):
             raise DataError(f"{name}: not a JSON object; each line holds one example")
         for one, other in (("title", "query"), ("paragraphs", "documents")):
@@ -81,7 +86,7 @@ def read_examples(lines: LineReader) -> Iterator[Example]:
             raise DataError(f'{name}: "{kind}" has no text; remove the example, or add its text')
         query = fields.get("title") or fields.get("query") or ""
         yield Example(name, query, paragraphs, fields.get("target", ""), fields)
-    if lines.num_lines == 0:
+    if num_examples == 0:
         raise DataError(f"{lines.name}: is empty; give a file with an example on each line")
 
 
@@ -138,8 +143,9 @@ def cut(paragraphs: Iterable[str], length: int | None) -> Iterator[str]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the runs of letters and digits in lower case."""
-    return re.findall(r"[^\W_]+", text.lower())
+    """Return the runs of letters and digits in lower case; of a writing system without blanks, each letter."""
+    normalized = unicodedata.normalize("NFC", text).replace("\u00ad", "").replace("_", " ").lower()
+    return [word for word in words_and_signs(normalized) if any(map(str.isalnum, word))]
 
 
 def _tf_idf(query: list[str], paragraphs: list[list[str]]) -> list[float]:

@@ -13,12 +13,12 @@ from typing import Any
 # On bytes, as Perl reads them: the bytes of one character can be the end of a match and the beginning of the next.
 _HYPHEN_IN_WORD = re.compile(rb"(\S)-(\S)")
 _CODES = """
-    as-asm bn-ben ca-cat cs-ces cs-cze de-deu de-ger el-ell el-gre es-spa et-est et-ekk fi-fin fr-fra fr-fre ga-gle
-    gu-guj hi-hin hu-hun is-isl is-ice it-ita kn-kan lt-lit lv-lav lv-lvs ml-mal mr-mar nl-nld nl-dut or-ori or-ory
-    pa-pan pl-pol pt-por ro-ron ro-rum ru-rus sk-slk sk-slo sl-slv sv-swe ta-tam tdt-tet te-tel zh-zho zh-chi zh-cmn"""
+    as-asm bn-ben ca-cat cs-ces cs-cze de-deu de-ger el-ell el-gre en-eng es-spa et-est et-ekk fi-fin fr-fra
+    fr-fre ga-gle gu-guj hi-hin hu-hun is-isl is-ice it-ita ja-jpn kn-kan ko-kor lt-lit lv-lav lv-lvs ml-mal
+    mr-mar nl-nld nl-dut or-ori or-ory pa-pan pl-pol pt-por ro-ron ro-rum ru-rus sk-slk sk-slo sl-slv sv-swe
+    ta-tam tdt-tet te-tel zh-zho zh-chi zh-cmn"""
 _OF_ISO_639_3 = {longer: code for code, longer in (pair.split("-") for pair in _CODES.split())}
-"""The codes that Moses uses by those of ISO 639-2 and 639-3. Only abbreviations are selected by them: in `tokenize`,
-they would change `moses-tokenize` of finished data."""
+"""The codes that sacremoses has rules for by those of ISO 639-2 and 639-3."""
 
 
 @cache
@@ -30,8 +30,9 @@ def version() -> str:
 
 
 def language_code(language: str) -> str:
-    """Return the code that selects the rules: ``de`` for ``de``, ``DE``, ``de-AT`` and ``de_CH``."""
-    return re.split("[-_]", language.lower(), maxsplit=1)[0]
+    """Return the code that selects the rules: ``de`` for ``DE``, ``de-AT``, ``de_CH``, ``deu`` and ``deu_Latn``."""
+    code = re.split("[-_]", language.lower(), maxsplit=1)[0]
+    return _OF_ISO_639_3.get(code, code)
 
 
 def tokenize(lines: list[str], language: str) -> list[str]:
@@ -71,14 +72,12 @@ def replace_unicode_punctuation(line: str) -> str:
 def nonbreaking_prefixes(language: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the words after which a period ends no sentence: always, and only if a number follows.
 
-    ``deu`` and ``deu_Latn`` have those of ``de``. For a language that Moses does not support, they are those of
-    English, as in Moses.
+    For a language that Moses does not support, they are those of English, as in Moses.
     """
     from sacremoses.corpus import NonbreakingPrefixes
 
-    code = language_code(language)
     # Entries have the form "Dr" or "No #NUMERIC_ONLY#".
-    words = [word.split() for word in NonbreakingPrefixes().words(_OF_ISO_639_3.get(code, code)) if word.strip()]
+    words = [word.split() for word in NonbreakingPrefixes().words(language_code(language)) if word.strip()]
     always = frozenset(word for word, *mark in words if not mark)
     return always, frozenset(word for word, *mark in words if mark)
 

@@ -63,11 +63,14 @@ class Glossary:
             self.terms.append(Term(target, location))
             terms = self._exact.setdefault(words, [])
             terms.append(self.terms[-1])
-            folded = tuple(map(str.casefold, words))
+            # Capitals have forms of their own, as not every letter has one: STRASSE is straße, but strasse is not.
+            capitals = tuple(map(str.upper, words))
             if source == source.lower():
-                self._any_case[folded] = terms  # the same list, to which further translations are added
+                self._any_case[words] = terms  # the same list, to which further translations are added
+                self._any_case.setdefault(capitals, terms)
             # By the first word: the time to search a text does not grow with the number of terms.
-            sizes.setdefault(folded[0], set()).add(len(words))
+            for word in (words[0], capitals[0]):
+                sizes.setdefault(word.lower(), set()).add(len(words))
         self._sizes = {word: sorted(found, reverse=True) for word, found in sizes.items()}
 
     @classmethod
@@ -110,13 +113,13 @@ class Glossary:
 
     def _matches(self, words: Sequence[str]) -> Iterator[tuple[int, int, list[Term]]]:
         """Yield begin, end and translations of each term in a text."""
-        folded = [word.casefold() for word in words]
+        lower = [word.lower() for word in words]
         start = 0
         while start < len(words):
-            for size in self._sizes.get(folded[start], ()):
+            for size in self._sizes.get(lower[start], ()):
                 stop = start + size
-                terms = self._exact.get(tuple(words[start:stop])) or self._any_case.get(tuple(folded[start:stop]))
-                if terms:
+                found, in_lower = tuple(words[start:stop]), tuple(lower[start:stop])
+                if terms := self._exact.get(found) or self._any_case.get(in_lower) or self._any_case.get(found):
                     yield start, stop, terms
                     start = stop
                     break

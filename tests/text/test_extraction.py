@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import random
+import unicodedata
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_examples_may_be_compressed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "not valid JSON"),
+        ("nothing", "not valid JSON"),
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ([], "not a JSON object"),
@@ -157,6 +158,21 @@ def test_sumbasic_is_its_definition(sentences: list[list[str]]) -> None:
         for word in set(words[best]):
             probabilities[word] **= 2
     assert list(rank(example(*map(" ".join, sentences)), "sumbasic")) == expected
+
+
+def test_words_have_their_combining_marks_and_unspaced_text_its_letters() -> None:
+    assert next(rank(example("दाल चावल", "दिल", query="दिल"), "tf-idf")) == "दिल"
+    decomposed = unicodedata.normalize("NFD", "Café Löwe")
+    assert next(rank(example("a cafe", decomposed, query="café"), "tf-idf")) == decomposed
+    assert next(rank(example("我们走", "他们来北京", query="北京"), "tf-idf")) == "他们来北京"
+    assert extraction._words("Don't_stop the-2nd co\u00adop!") == ["don", "t", "stop", "the", "2nd", "coop"]
+
+
+def test_blank_lines_are_no_examples(tmp_path: Path) -> None:
+    line = {"title": "a", "paragraphs": ["b"]}
+    assert [each.name.rpartition(", ")[2] for each in read(tmp_path, line, "", " ", line, "")] == ["line 1", "line 4"]
+    with pytest.raises(DataError, match=r"examples\.jsonl: is empty"):
+        read(tmp_path, "", " ")
 
 
 def test_cheating_counts_the_bigrams_of_the_target() -> None:

@@ -35,6 +35,22 @@ def test_region_and_case_of_a_language_make_no_difference() -> None:
     assert moses.detokenize(["vraiment ?"], "FR_BE") == moses.detokenize(["vraiment ?"], "fr")
 
 
+@pytest.mark.parametrize(
+    ("code", "longer", "plain"),
+    [
+        ("fr", "fra", "L'eau de l'hôtel."),
+        ("ko", "kor", "나는 학교에 갔다."),
+        ("en", "eng_Latn", "Don't."),
+        ("ja", "jpn", "東京です。"),
+    ],
+)
+def test_codes_of_three_letters_have_the_rules_of_the_language(code: str, longer: str, plain: str) -> None:
+    tokens = moses.tokenize([plain], code)
+    assert moses.tokenize([plain], longer) == tokens
+    assert moses.detokenize(tokens, longer) == moses.detokenize(tokens, code) == [plain]
+    assert moses.normalize_punctuation(f"« {plain} »", longer) == moses.normalize_punctuation(f"« {plain} »", code)
+
+
 def test_an_unknown_language_has_english_abbreviations_and_no_warning() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -53,6 +53,15 @@ def test_terms_match_whole_words(text: str, expected: list[list[str]]) -> None:
         assert [[term.text for term in found] for found in Glossary(terms).found_in(text)] == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("Ma\u00dfe", "size"), ("masse", "mass"), ("Stra\u00dfe", "road"), ("STRASSE", "road"), ("Strasse", None)],
+)
+def test_letters_without_capitals_match_their_capitals_only(text: str, expected: str | None) -> None:
+    glossary = Glossary({"ma\u00dfe": "size", "masse": "mass", "stra\u00dfe": "road"})
+    assert [term.text for terms in glossary.found_in(f"Die {text}.") for term in terms] == [expected] * bool(expected)
+
+
 def test_a_glossary_may_be_a_mapping() -> None:
     assert Glossary({"TV": "Fernseher", "UN": "UNO"}).pairs == (("TV", "Fernseher"), ("UN", "UNO"))
 
