@@ -136,7 +136,8 @@ def _decompress(stream: io.BufferedIOBase, kind: str, name: str, most_stored: fl
     else:
         import zstandard
 
-        begin, faults = lambda: zstandard.ZstdDecompressor().decompressobj(), (zstandard.ZstdError,)
+        reader = zstandard.ZstdDecompressor(max_window_size=2**31)  # as `zstd --long=31` needs
+        begin, faults = reader.decompressobj, (zstandard.ZstdError,)
     num_read = num_decompressed = num_zeros = 0
     current, is_between = begin(), False
     while chunk := stream.read(_INPUT_BYTES):

@@ -77,6 +77,11 @@ def environment_number(name: str, default: int | None = None) -> int:
     return int(value)
 
 
+def own_rank() -> int:
+    """Return the number of this process among those of a launcher, 0 if there is only one."""
+    return environment_number("RANK", 0) if environment_number("WORLD_SIZE", 1) > 1 else 0
+
+
 def duration(seconds: float | int) -> str:
     """Format seconds: 8s, 3m05s, 2h17m."""
     whole = round(seconds)

@@ -72,7 +72,10 @@ def _short_name(path: Path) -> str:
 
 def _cleared_temporary(path: Path, *, is_new: bool = False) -> Path:
     """Return the temporary name for ``path``, after removing or restoring leftovers of killed processes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise DataError(f"{path.parent}: is a file, so {path.name} cannot be in it; choose another folder") from None
     # Names of corpora and test sets may hold [ and *, which are patterns unless they are escaped.
     pattern = glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"
     for entry in () if is_new else path.parent.glob(pattern):
@@ -208,6 +211,10 @@ def write_bytes_atomically(path: Path, *, is_new: bool = False) -> Iterator[Bina
                 if error.errno != errno.EBUSY:
                     raise
                 raise DataError(f"{path}: is a mount point, which cannot be replaced; name another file") from None
+    except BrokenPipeError as error:
+        # As it is, it would end the command without an error: the reader of its only output may have seen enough.
+        reader = f"the reader of {error.filename}" if error.filename else "a reader of the output"
+        raise DataError(f"{path}: not written, because {reader} ended before all was written") from None
     finally:
         temporary.unlink(missing_ok=True)
     # The rename itself is on disk only when its folder is.

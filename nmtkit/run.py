@@ -152,7 +152,7 @@ class Run:
 
     def recipe(self, name: str | None = None) -> Recipe:
         """Read the stored recipe; its default name is that of the folder."""
-        return stored_recipe(self.recipe_file, name or self.folder.name)
+        return stored_recipe(self.recipe_file, name or self.folder.name or self.folder.resolve().name)
 
     def has_recipe(self, recipe: Recipe) -> bool:
         """Return whether exactly this recipe is stored."""

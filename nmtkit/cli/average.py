@@ -77,7 +77,7 @@ def _search(run: Path, criterion: Literal["bleu", "nll"] | None, device: str, th
     from nmtkit.training.averaging import search
 
     result: Search | None = None
-    workers = Workers.start(device, "float32", threads)
+    workers = Workers.start(device, "float32", threads, is_alone=True)
     with console.progress("trying averages", None) as advance:
         for result in search(run, criterion, workers):
             advance(len(result.tried), note=f"{len(result.tried)} of {result.total}")

@@ -43,7 +43,7 @@ def command(
 
     options.check_files([("--output", output)], [("--input", input_)])
     console.set_up(quiet=quiet)
-    with Workers.start(device, "float32", threads, for_decoding=True) as workers:
+    with Workers.start(device, "float32", threads, for_decoding=True, is_alone=True) as workers:
         classifier = Classifier.load(models, workers.device)
         batching = Batching(tokens=batch_tokens)
         job = TranslationJob(classifier, TranslationRequest(split="never"), batching, "json" if json_ else "text")

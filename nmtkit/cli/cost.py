@@ -154,7 +154,7 @@ def _hardware(
         return Hardware.named(device_type, precision, devices, mfu=mfu)
     # Start as training does, so that the measured rates are those of training.
     threads = threads or threads_each(devices)
-    workers = Workers.start((device_type or "auto").lower(), precision, threads, for_training=True)
+    workers = Workers.start((device_type or "auto").lower(), precision, threads, for_training=True, is_alone=True)
     if workers.device.type != "cpu" or recipe.model.has_actions:  # no ids, of which a trial is made
         return Hardware.here(workers.device, workers.precision, devices, mfu=mfu)
     state = TrainingState(recipe.model, recipe.training, vocab_sizes, workers.device)

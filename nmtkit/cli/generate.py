@@ -15,7 +15,9 @@ def command(
     *,
     model: options.Model,
     prompt: Annotated[str, Option(metavar="TEXT", help="Beginning of the text.  [default: none]")] = "",
-    prompt_file: Annotated[Path | None, Option(help="File with the beginning of the text.")] = None,
+    prompt_file: Annotated[
+        Path | None, Option(help="File with the beginning of the text; its last line end is left out.")
+    ] = None,
     output: Annotated[Path | None, Option(help="File for the text.  [default: stdout]")] = None,
     max_tokens: Annotated[int, Option(min=1, help="Number of tokens to generate.")] = 200,
     number: Annotated[int, Option(min=1, help="Number of texts, with a blank line between them.")] = 1,

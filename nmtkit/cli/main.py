@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -182,16 +183,21 @@ def _options(
     pass
 
 
-def _stopping() -> Callable[[int, object], None]:
+def _stopping() -> Callable[[int, FrameType | None], None]:
     """Return a handler of signals that ends the process with clean-up: exit code 129 for SIGHUP, 130 for SIGINT, 143
     for SIGTERM."""
     stopped_at = -math.inf
 
-    def stop(number: int, _frame: object) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopped_at
         # The same request once more must not interrupt the clean-up.
         if time.monotonic() - stopped_at >= SECONDS_OF_ONE_REQUEST:
             stopped_at = time.monotonic()
+            while frame is not None:
+                if frame.f_code.co_filename.startswith("<frozen importlib"):
+                    # An exception would be lost in C code that imports, or leave a library half imported.
+                    os._exit(128 + number)
+                frame = frame.f_back
             raise SystemExit(128 + number)
 
     return stop
@@ -201,7 +207,7 @@ def main() -> None:
     """Run the command line. Exit codes: 0, 1 for an error, 2 for wrong usage, 129, 130 or 143 after a signal."""
     collect_rarely()
     wait_briefly()
-    _open_closed_streams()
+    _prepare_streams()
     try:
         import fcntl  # noqa: F401
     except ModuleNotFoundError:
@@ -250,22 +256,26 @@ def main() -> None:
         _fail("out of memory; use smaller batches, a smaller beam or fewer processes, or free some memory")
 
 
-def _open_closed_streams() -> None:
-    """Connect closed standard streams to /dev/null; else the next opened file would get their numbers, and all
-    printed text would be written to it."""
+def _prepare_streams() -> None:
+    """Connect closed standard streams to /dev/null, and let the others block. Else the next opened file would get the
+    numbers of closed ones, and all printed text would be written to it."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             # The system gives the lowest free number, which is that of the closed stream.
             os.open(os.devnull, os.O_RDWR)
+        # A non-blocking stream, left by another program, would lose text that its reader or writer is too slow for.
+        with suppress(OSError):
+            os.set_blocking(number, True)
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
 
 
 def _fail(message: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
-    process = f"process {rank}: " if rank.isdecimal() and rank != "0" else ""
+    is_one_of_several = rank.isdecimal() and rank != "0" and os.environ.get("WORLD_SIZE", "1") != "1"
+    process = f"process {rank}: " if is_one_of_several else ""
     with suppress(OSError):
         print(f"error: {process}{visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
     _leave(1)

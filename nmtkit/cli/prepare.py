@@ -47,14 +47,15 @@ def command(
     from nmtkit.run import Run
     from nmtkit.tasks.known import task_of
 
-    rank, launched = console.environment_number("RANK", 0), console.environment_number("WORLD_SIZE", 1)
+    rank, launched = console.own_rank(), console.environment_number("WORLD_SIZE", 1)
     console.set_up(quiet=quiet, rank=rank)
     loaded = load_recipe(recipe, set_ or [])
     has_generated = any(isinstance(entry, GeneratedCorpus) for entry in loaded.data.train)
     if max(processes, launched) > 1 and (not has_generated or check or download_only):
-        raise BadParameter(
-            "is only for recipes with generated corpora, without --check and --download-only", param_hint="--processes"
-        )
+        reason = "is only for recipes with generated corpora, without --check and --download-only"
+        if launched > 1:
+            raise BadParameter(f"several processes: {reason}", param_hint="WORLD_SIZE in the environment")
+        raise BadParameter(reason, param_hint="--processes")
     if download_only and (workers or threads or device != "auto"):
         raise BadParameter("needs no --workers, --threads and --device", param_hint="--download-only")
     if check and download_only:

@@ -49,7 +49,7 @@ def command(
       nmtkit run quickstart
       nmtkit run multi30k-en-de --processes 2 --threads 1
     """
-    console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
+    console.set_up(quiet=quiet, rank=console.own_rank())
     loaded = load_recipe(recipe, set_ or [])
     folder = options.run_folder(loaded.name, run_dir, recipe)
 

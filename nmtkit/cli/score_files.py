@@ -159,9 +159,7 @@ def score_files(
     if metrics is None:
         every = left_out(target_language=target_language, text=text)
         missing = {name: reason for name, reason in every.items() if name in METRICS}
-    # The files first: a reader of stdout that has seen enough ends the command.
-    if sentences is not None:
-        _write_sentences(sentences, texts, line_scores)
+    # The files first, and the longest last: a reader that has seen enough ends the command.
     if json_file is not None:
         content = {system: scores_as_json(entries) for system, entries in scores.items()}
         for (method, metric), results in differences.items():
@@ -170,6 +168,8 @@ def score_files(
                 if (entry := as_json(result, baseline)) is not None:
                     content[system][metric].setdefault("paired", {})[method] = entry
         write_json(json_file, content)
+    if sentences is not None:
+        _write_sentences(sentences, texts, line_scores)
     print_scores(scores, missing, of="system")
     if differences:
         print_differences(differences)

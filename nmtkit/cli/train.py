@@ -57,7 +57,7 @@ def command(
     if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
         options.run_folder(load_recipe(recipe, overrides).name, run_dir, recipe)
         options.launch_processes(processes, device)
-    console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
+    console.set_up(quiet=quiet, rank=console.own_rank())
     loaded = load_recipe(recipe, overrides)
     folder = options.run_folder(loaded.name, run_dir, recipe)
     if not verify_resume:

@@ -165,7 +165,7 @@ def command(
         raise BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
         options.launch_processes(processes, device)
-    console.set_up(quiet=quiet, rank=console.environment_number("RANK", 0))
+    console.set_up(quiet=quiet, rank=console.own_rank())
 
     only_torch = {
         "--n-best": n_best > 1, "--json": json_, "--status": status, "--forbid": forbid, "--require": require,

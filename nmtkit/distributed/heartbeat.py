@@ -166,7 +166,7 @@ class Heartbeat:
         return f"process{'es' if len(ranks) > 1 else ''} {numbers} of {self._num_processes}"
 
 
-def meet(store: Store, rank: int, num_processes: int, device: str) -> str:
+def meet(store: Store, rank: int, num_processes: int, device: str, patience: timedelta = timedelta(minutes=30)) -> str:
     """Wait for all processes, and return a common name that no earlier group in the store had.
 
     Under torchrun the store outlives the processes, so a second attempt finds entries of the first, such as addresses
@@ -175,14 +175,22 @@ def meet(store: Store, rank: int, num_processes: int, device: str) -> str:
 
     Args:
         device: type of this process's device, which must be that of all.
+        patience: how long process 0 waits for each of the others.
 
     Raises:
-        NmtkitError: processes have devices of different types.
+        NmtkitError: processes have devices of different types, or one is missing.
     """
     own = f"{secrets.token_hex(8)}-{device}"
     if rank == 0:
         store.set(_MEETING, own)
-        guests = [store.get(f"{own}/{other}").decode() for other in range(1, num_processes)]
+        guests = []
+        for other in range(1, num_processes):
+            deadline = time.monotonic() + patience.total_seconds()
+            while not store.check([f"{own}/{other}"]):
+                if time.monotonic() > deadline:
+                    raise NmtkitError(f"process {other} of {num_processes} is missing; start it, too")
+                time.sleep(0.02)  # torch's own waiting does not let Python handle signals
+            guests.append(store.get(f"{own}/{other}").decode())
         store.set(f"{own}/guests", " ".join(guests))
         return _of_one_device(own, guests)
     while True:

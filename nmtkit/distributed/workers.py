@@ -5,6 +5,7 @@
 """
 
 import logging
+import math
 import os
 import re
 import socket
@@ -145,10 +146,12 @@ class Workers:
         *,
         for_training: bool = False,
         for_decoding: bool = False,
+        is_alone: bool = False,
     ) -> "Workers":
         """Join the process group that the environment describes, if any.
 
         Args:
+            is_alone: join no group, for work of a single process. Clusters set these variables for every command.
             for_training: see `limit_primitive_cache`.
             for_decoding: keep torch's default library for float32 products (see `choose_products`): decoding packs the
                 matrices for which oneDNN is faster, and MKL is faster for the others.
@@ -159,8 +162,8 @@ class Workers:
         collect_as_usual()
         chosen = choose_device(device)
         rank, num_processes, heartbeat = 0, 1, None
-        processes_here = environment_number("LOCAL_WORLD_SIZE", 1)
-        if environment_number("WORLD_SIZE", 1) > 1:
+        processes_here = 1 if is_alone else environment_number("LOCAL_WORLD_SIZE", 1)
+        if not is_alone and environment_number("WORLD_SIZE", 1) > 1:
             check_processes(processes_here, device)
             rank, num_processes, chosen, heartbeat = _join(chosen)
         if chosen.type == "cuda":
@@ -302,19 +305,22 @@ def is_launched() -> bool:
 
 
 def _wait_for_port(host: str, port: int) -> None:
-    """Wait until process 0 of `launch` listens: it may be downloading for hours.
+    """Wait until process 0 listens: that of `launch` may be downloading for hours, so only others have a time limit.
 
-    torch's own waiting has a time limit, and does not let Python handle signals.
+    torch's own waiting does not let Python handle signals.
 
     Raises:
-        NmtkitError: the process that started this one is gone.
+        NmtkitError: the process that started this one is gone, or process 0 did not listen in time.
     """
+    deadline = math.inf if is_launched() else time.monotonic() + _STARTING_TIMEOUT.total_seconds()
     while True:
         try:
             socket.create_connection((host, port), timeout=2).close()
             return
         except OSError:
-            if os.getppid() != environment_number(LAUNCHED):
+            if time.monotonic() > deadline:
+                raise NmtkitError(f"process 0 does not listen on {host}:{port}; start it, too") from None
+            if is_launched() and os.getppid() != environment_number(LAUNCHED):
                 raise NmtkitError("the process that started this one is gone") from None
             time.sleep(0.1)
 
@@ -329,11 +335,11 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
     port = environment_number("MASTER_PORT")
     if rank >= num_processes:
         raise NmtkitError(f"RANK = {rank}, but WORLD_SIZE = {num_processes}: ranks go from 0 to {num_processes - 1}")
-    if rank and is_launched():
+    if rank and "MASTER_ADDR" in os.environ:
         _wait_for_port(os.environ["MASTER_ADDR"], port)
     try:
         store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
-        name = meet(store, rank, num_processes, device.type)
+        name = meet(store, rank, num_processes, device.type, _STARTING_TIMEOUT)
         if device.type == "cuda" and not check_cuda_p2p_ib_support():  # as `accelerate launch` does
             os.environ.setdefault("NCCL_P2P_DISABLE", "1")
             os.environ.setdefault("NCCL_IB_DISABLE", "1")

@@ -46,6 +46,29 @@ def test_a_user_without_a_name_gets_one_for_torch(monkeypatch: pytest.MonkeyPatc
     assert os.environ["USER"] == str(os.getuid())
 
 
+def test_a_stop_during_an_import_is_not_lost(tmp_path: Path) -> None:
+    # As extensions written in C do, which clear what their own imports raise.
+    (tmp_path / "clearing.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept SystemExit:\n    pass\n"
+    )
+    program = (
+        "import signal\nfrom nmtkit.cli.main import _stopping\nsignal.signal(signal.SIGTERM, _stopping())\n"
+        "import clearing\nprint('went on')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+
+
+def test_streams_block_again(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nfrom nmtkit.cli.main import main\n"
+        "os.set_blocking(1, False)\nsys.argv = ['nmtkit', '--version']\n"
+        "try:\n    main()\nfinally:\n    print(os.get_blocking(1))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["True"]
+
+
 def test_only_a_new_request_to_stop_interrupts_the_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
     done, monotonic = [], time.monotonic
 

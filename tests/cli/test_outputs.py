@@ -140,6 +140,30 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path) -> None:
         (trained.parent / "found.json").unlink()
 
 
+def test_a_file_that_a_broken_pipe_leaves_unwritten_is_an_error(trained: Path, tmp_path: Path) -> None:
+    translate = "yes ab cde | nmtkit translate run --threads 1 --quiet"
+    commands = (
+        f"{translate} --status {tmp_path}/lost | true; echo ${{PIPESTATUS[1]}}",
+        f"{translate} --output {tmp_path}/lost --status >(exec true); echo $?",
+    )
+    for command, reader in zip(commands, ("a reader of the output", "the reader of /dev/fd/"), strict=True):
+        done = shell(command, trained.parent)
+        assert done.stdout == b"1\n"
+        assert done.stderr.startswith(f"error: {tmp_path}/lost: not written, because {reader}".encode())
+        assert done.stderr.count(b"\n") == 1
+        assert not (tmp_path / "lost").exists()
+    score = f"nmtkit score --hypothesis text --reference text --confidence 0 --json {tmp_path}/found --sentences"
+    shell(f"{score} >(exec true)", trained.parent)
+    assert json.loads((tmp_path / "found").read_bytes())
+
+
+def test_a_file_where_a_folder_should_be_is_named(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outcome = run_command("cost", trained, "--json", tmp_path / "file" / "x.json")
+    message = f"error: {tmp_path}/file: is a file, so x.json cannot be in it; choose another folder\n"
+    assert (outcome.code, outcome.err) == (1, message)
+
+
 def test_a_folder_as_output_is_refused_before_the_work(trained: Path, tmp_path: Path) -> None:
     for option in ("--output", "--status"):
         outcome = run_command("translate", trained, "--input", trained.parent / "text", option, tmp_path)

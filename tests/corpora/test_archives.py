@@ -71,6 +71,12 @@ def test_a_compressed_text_reads_like_a_plain_one(tmp_path: Path, suffix: str) -
     assert lines_of(store(tmp_path / f"a.en{suffix}", COMPRESS[suffix](TEXT))) == LINES
 
 
+def test_zstandard_with_a_long_window_is_read(tmp_path: Path) -> None:
+    settings = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=0)
+    writer = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    assert lines_of(store(tmp_path / "a.en.zst", writer.compress(TEXT) + writer.flush())) == LINES
+
+
 @pytest.mark.parametrize("inner", COMPRESS)
 @pytest.mark.parametrize("outer", [".zip", ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst"])
 def test_a_member_of_every_kind_of_archive_reads_like_a_file(tmp_path: Path, outer: str, inner: str) -> None:

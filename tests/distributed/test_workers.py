@@ -4,12 +4,16 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 
+from nmtkit.console import own_rank
 from nmtkit.distributed import cpu, workers
+from nmtkit.distributed.cpu import threads_each
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from tests.forked import run_programs
 from tests.training.updates import free_port
@@ -192,3 +196,18 @@ def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_lau
         with pytest.raises(LookupError, match="rendezvous"):
             workers._join(torch.device("cpu"))
         assert time.monotonic() - begun >= 0.3
+    monkeypatch.delenv(workers.LAUNCHED)
+    monkeypatch.setattr(workers, "_STARTING_TIMEOUT", timedelta(seconds=0.2))
+    with pytest.raises(NmtkitError, match=rf"^process 0 does not listen on 127.0.0.1:{port}; start it, too$"):
+        workers._join(torch.device("cpu"))
+
+
+def test_work_of_one_process_joins_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("LOCAL_WORLD_SIZE", 2)):
+        monkeypatch.setenv(name, str(value))
+    assert own_rank() == 1
+    with Workers.start("cpu", "float32", is_alone=True) as alone:
+        assert (alone.rank, alone.num_processes) == (0, 1)
+        assert torch.get_num_threads() == threads_each(1)
+    monkeypatch.delenv("WORLD_SIZE")
+    assert own_rank() == 0
