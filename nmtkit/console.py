@@ -79,7 +79,8 @@ def environment_number(name: str, default: int | None = None) -> int:
 
 def own_rank() -> int:
     """Return the number of this process among those of a launcher, 0 if there is only one."""
-    return environment_number("RANK", 0) if environment_number("WORLD_SIZE", 1) > 1 else 0
+    rank = environment_number("RANK", 0)
+    return rank if environment_number("WORLD_SIZE", 1) > 1 else 0
 
 
 def duration(seconds: float | int) -> str:

@@ -75,7 +75,7 @@ def _cleared_temporary(path: Path, *, is_new: bool = False) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise DataError(f"{path.parent}: is a file, so {path.name} cannot be in it; choose another folder") from None
+        raise DataError(f"{path.parent}: is no folder, so {path.name} cannot be in it; choose another one") from None
     # Names of corpora and test sets may hold [ and *, which are patterns unless they are escaped.
     pattern = glob.escape(f".{_short_name(path)}{TEMPORARY_MARK}") + "*"
     for entry in () if is_new else path.parent.glob(pattern):

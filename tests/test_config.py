@@ -708,6 +708,12 @@ class TestExclusiveKeys:
             'base = "parent.toml"\n[data]\ntokenizer = ""\n', "training.init=", "training.max_minutes=''"
         )
         assert (recipe.data.tokenizer, recipe.training.init, recipe.training.max_minutes) == (None, None, None)
+        folder.write(f"{DATA}valid = 9\n[training]\nvalidate_every_steps = 77\npatience_epochs = 3\n", "parent.toml")
+        for empty in ("validate_every_minutes", "patience_validations"):
+            training = folder.load('base = "parent.toml"\n', f"training.{empty}=").training
+            assert (training.validate_every_steps, training.patience_epochs) == (77, 3)
+        overrides = ("training.validate_every_steps=5", "training.validate_every_minutes=")
+        assert folder.load('base = "parent.toml"\n', *overrides).training.validate_every_steps == 5
         with pytest.raises(RecipeError, match=r"training\.precision"):
             folder.load(DATA, "training.precision=")
 

@@ -10,10 +10,12 @@ import re
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -59,6 +61,10 @@ _REMEDIES = {
     errno.EMFILE: "; raise the limit (`ulimit -n`) and run the same command again",
     errno.EAGAIN: "; end other processes, or raise the limit (`ulimit -u`)",
 }
+
+
+_SECONDS_OF_AN_IMPORT = 10.0
+"""A stop waits that long for an import to end; then the process ends without clean-up."""
 
 
 class _Command(TyperCommand):
@@ -186,18 +192,22 @@ def _options(
 def _stopping() -> Callable[[int, FrameType | None], None]:
     """Return a handler of signals that ends the process with clean-up: exit code 129 for SIGHUP, 130 for SIGINT, 143
     for SIGTERM."""
-    stopped_at = -math.inf
+    stopped_at, postponed_at = -math.inf, math.inf
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped_at
+        nonlocal stopped_at, postponed_at
         # The same request once more must not interrupt the clean-up.
         if time.monotonic() - stopped_at >= SECONDS_OF_ONE_REQUEST:
-            stopped_at = time.monotonic()
-            while frame is not None:
-                if frame.f_code.co_filename.startswith("<frozen importlib"):
-                    # An exception would be lost in C code that imports, or leave a library half imported.
+            if any(frame.f_code.co_filename.startswith("<frozen importlib") for frame, _ in walk_stack(frame)):
+                # An exception would be lost in C code that imports, or leave a library half imported.
+                postponed_at = min(postponed_at, time.monotonic())
+                if time.monotonic() - postponed_at >= _SECONDS_OF_AN_IMPORT:
                     os._exit(128 + number)
-                frame = frame.f_back
+                again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+                again.daemon = True
+                again.start()
+                return
+            stopped_at = time.monotonic()
             raise SystemExit(128 + number)
 
     return stop

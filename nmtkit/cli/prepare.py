@@ -52,10 +52,11 @@ def command(
     loaded = load_recipe(recipe, set_ or [])
     has_generated = any(isinstance(entry, GeneratedCorpus) for entry in loaded.data.train)
     if max(processes, launched) > 1 and (not has_generated or check or download_only):
-        reason = "is only for recipes with generated corpora, without --check and --download-only"
-        if launched > 1:
-            raise BadParameter(f"several processes: {reason}", param_hint="WORLD_SIZE in the environment")
-        raise BadParameter(reason, param_hint="--processes")
+        name = "--processes" if launched == 1 else f"WORLD_SIZE={launched} in the environment"
+        raise BadParameter(
+            "several processes are only for recipes with generated corpora, without --check and --download-only",
+            param_hint=name,
+        )
     if download_only and (workers or threads or device != "auto"):
         raise BadParameter("needs no --workers, --threads and --device", param_hint="--download-only")
     if check and download_only:

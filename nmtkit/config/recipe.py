@@ -167,7 +167,7 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
             inherited.pop("source_language", None)  # a summary is in the language of its source, unless stated
         for section, content in values.items():
             target = merged.setdefault(section, {})
-            for rival in (rival for key in content for rival in _rivals(key)):
+            for rival in (rival for key, value in content.items() if value != "" for rival in _rivals(key)):
                 # A layer that states both keeps both, so that the check reports the conflict.
                 if rival not in content:
                     target.pop(rival, None)
@@ -276,7 +276,8 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
         value = parsed["value"]
         group = values.setdefault(section, {})
         for rival in (*_rivals(key), *(["sequences_per_update"] if key == "tokens_per_update" else [])):
-            group.pop(rival, None)
+            if value != "":
+                group.pop(rival, None)
         group[key] = value
     _anchor_paths(values, Path.cwd())
     return _Layer(_SET, "", values)

@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.console import counted, environment_number, log
@@ -317,12 +318,27 @@ def _wait_for_port(host: str, port: int) -> None:
         try:
             socket.create_connection((host, port), timeout=2).close()
             return
-        except OSError:
+        except OSError as error:
             if time.monotonic() > deadline:
-                raise NmtkitError(f"process 0 does not listen on {host}:{port}; start it, too") from None
+                raise NmtkitError(f"process 0 does not listen on {host}:{port} ({error}); start it, too") from None
             if is_launched() and os.getppid() != environment_number(LAUNCHED):
                 raise NmtkitError("the process that started this one is gone") from None
             time.sleep(0.1)
+
+
+def _store(rank: int, num_processes: int, port: int, timeout: timedelta) -> Store:
+    """Connect to the store of the processes, which process 0 serves, or the agent of torchrun."""
+    host = os.environ.get("MASTER_ADDR")
+    if host is None:
+        raise ValueError("MASTER_ADDR is missing")
+    is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if rank and not is_served:
+        _wait_for_port(host, port)
+    if is_served:
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
+        return store
+    # As `rendezvous` does, but process 0 does not wait here for the others, as torch then handles no signals.
+    return TCPStore(host, port, num_processes, rank == 0, timeout, wait_for_workers=False, multi_tenant=True)
 
 
 def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
@@ -335,10 +351,10 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
     port = environment_number("MASTER_PORT")
     if rank >= num_processes:
         raise NmtkitError(f"RANK = {rank}, but WORLD_SIZE = {num_processes}: ranks go from 0 to {num_processes - 1}")
-    if rank and "MASTER_ADDR" in os.environ:
-        _wait_for_port(os.environ["MASTER_ADDR"], port)
+    if port > 65535:
+        raise NmtkitError(f"MASTER_PORT = {port}: ports go from 1 to 65535")
     try:
-        store, _, _ = next(rendezvous("env://", timeout=_STARTING_TIMEOUT))
+        store = _store(rank, num_processes, port, _STARTING_TIMEOUT)
         name = meet(store, rank, num_processes, device.type, _STARTING_TIMEOUT)
         if device.type == "cuda" and not check_cuda_p2p_ib_support():  # as `accelerate launch` does
             os.environ.setdefault("NCCL_P2P_DISABLE", "1")
@@ -348,7 +364,7 @@ def _join(device: torch.device) -> tuple[int, int, torch.device, Heartbeat]:
             group["backend"] = "gloo"
         state = PartialState(cpu=device.type == "cpu", rank=rank, world_size=num_processes, **group)
         # For the heartbeat: a connection serves one call at a time, and the main thread may wait in one.
-        own_store, _, _ = next(rendezvous("env://", timeout=STORE_TIMEOUT))
+        own_store = _store(rank, num_processes, port, STORE_TIMEOUT)
     except (RuntimeError, ValueError) as error:  # ValueError: MASTER_ADDR is missing
         if isinstance(error, RuntimeError) and not _is_broken_connection(error):
             raise

@@ -118,7 +118,7 @@ def run_here(run: PlannedRun, folder: Path, fingerprint: str, device: str, threa
     run_dir = folder / run.name
     with Run(run_dir).locked("ablate"):  # another process may be training on these data
         _link_data(run.recipe, Run(folder / "prepared").data, run_dir, fingerprint)
-    with Workers.start(device, run.recipe.training.precision, threads, for_training=True) as workers:
+    with Workers.start(device, run.recipe.training.precision, threads, for_training=True, is_alone=True) as workers:
         workers = _in_one_precision(run, folder, workers)
         training = train(run.recipe, run_dir, workers)
         if training.signal is not None:

@@ -38,7 +38,7 @@ def load_directions(
     def start() -> "Workers":
         from nmtkit.distributed.workers import Workers  # imports torch, which CTranslate2 does not need
 
-        return Workers.start(device, "float32", threads, for_decoding=True)
+        return Workers.start(device, "float32", threads, for_decoding=True, is_alone=True)
 
     directions: Directions = {}
     for path in models:

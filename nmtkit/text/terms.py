@@ -48,6 +48,7 @@ class Glossary:
         self.terms: list[Term] = []
         self._exact: dict[tuple[str, ...], list[Term]] = {}
         self._any_case: dict[tuple[str, ...], list[Term]] = {}
+        self._capitals: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         sizes: dict[str, set[int]] = {}
         seen: dict[tuple[tuple[str, ...], str], int] = {}
         for number, (source, target) in zip(numbers or range(1, len(self.pairs) + 1), self.pairs, strict=True):
@@ -63,11 +64,11 @@ class Glossary:
             self.terms.append(Term(target, location))
             terms = self._exact.setdefault(words, [])
             terms.append(self.terms[-1])
-            # Capitals have forms of their own, as not every letter has one: STRASSE is straße, but strasse is not.
             capitals = tuple(map(str.upper, words))
             if source == source.lower():
+                if words not in self._any_case:
+                    self._capitals.setdefault(capitals, []).append(words)
                 self._any_case[words] = terms  # the same list, to which further translations are added
-                self._any_case.setdefault(capitals, terms)
             # By the first word: the time to search a text does not grow with the number of terms.
             for word in (words[0], capitals[0]):
                 sizes.setdefault(word.lower(), set()).add(len(words))
@@ -119,7 +120,13 @@ class Glossary:
             for size in self._sizes.get(lower[start], ()):
                 stop = start + size
                 found, in_lower = tuple(words[start:stop]), tuple(lower[start:stop])
-                if terms := self._exact.get(found) or self._any_case.get(in_lower) or self._any_case.get(found):
+                terms = self._exact.get(found) or self._any_case.get(in_lower)
+                # Some letters have no capital of their own: STRASSE is straße, but Strasse is not.
+                for term in self._capitals.get(tuple(map(str.upper, found)), ()) if not terms else ():
+                    if all(word.isupper() or word.lower() == own for word, own in zip(found, term, strict=True)):
+                        terms = self._any_case[term]
+                        break
+                if terms:
                     yield start, stop, terms
                     start = stop
                     break

@@ -62,6 +62,11 @@ def test_a_number_beyond_its_bound_is_wrong_usage(arguments: str) -> None:
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "cannot meet the other processes through None:1: "),
         (
+            {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a..b", "MASTER_PORT": "1"},
+            "other processes through a..b:1: ",
+        ),
+        ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "MASTER_PORT = 70000: ports go"),
+        (
             {"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
             "RANK = 2, but WORLD_SIZE = 2: ranks go from 0 to 1",
         ),

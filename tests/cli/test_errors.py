@@ -46,14 +46,17 @@ def test_a_user_without_a_name_gets_one_for_torch(monkeypatch: pytest.MonkeyPatc
     assert os.environ["USER"] == str(os.getuid())
 
 
-def test_a_stop_during_an_import_is_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("within", "after"), [("pass", "time.sleep(60)"), ("time.sleep(60)", "pass")])
+def test_a_stop_during_an_import_is_not_lost(tmp_path: Path, within: str, after: str) -> None:
     # As extensions written in C do, which clear what their own imports raise.
     (tmp_path / "clearing.py").write_text(
-        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept SystemExit:\n    pass\n"
+        "import os, signal, time\n"
+        f"try:\n    os.kill(os.getpid(), signal.SIGTERM)\n    {within}\nexcept SystemExit:\n    pass\n"
     )
     program = (
-        "import signal\nfrom nmtkit.cli.main import _stopping\nsignal.signal(signal.SIGTERM, _stopping())\n"
-        "import clearing\nprint('went on')"
+        "import signal, time\nfrom nmtkit.cli import main\n"
+        "main._SECONDS_OF_AN_IMPORT = 0.2\nsignal.signal(signal.SIGTERM, main._stopping())\n"
+        f"import clearing\n{after}\nprint('went on')"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")

@@ -160,7 +160,7 @@ def test_a_file_that_a_broken_pipe_leaves_unwritten_is_an_error(trained: Path, t
 def test_a_file_where_a_folder_should_be_is_named(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     outcome = run_command("cost", trained, "--json", tmp_path / "file" / "x.json")
-    message = f"error: {tmp_path}/file: is a file, so x.json cannot be in it; choose another folder\n"
+    message = f"error: {tmp_path}/file: is no folder, so x.json cannot be in it; choose another one\n"
     assert (outcome.code, outcome.err) == (1, message)
 
 

@@ -614,7 +614,7 @@ def test_several_processes_need_a_generated_corpus(project: Project) -> None:
     project.recipe()
     outcome = run_command("prepare", project.folder / "mine.toml", "--run-dir", project.run, "--processes", 2)
     assert outcome.code == 2
-    assert "is only for recipes with generated corpora" in " ".join(outcome.err.split())
+    assert "several processes are only for recipes with generated corpora" in " ".join(outcome.err.split())
 
 
 def test_run_generates_trains_and_scores(project: Project) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from nmtkit.console import own_rank
 from nmtkit.distributed import cpu, workers
-from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from tests.forked import run_programs
@@ -179,10 +178,10 @@ def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_lau
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stop(*arguments: object, **options: object) -> None:
-        raise LookupError("rendezvous")
+        raise LookupError("the store")
 
     port = free_port()
-    monkeypatch.setattr(workers, "rendezvous", stop)
+    monkeypatch.setattr(workers, "TCPStore", stop)
     for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv(workers.LAUNCHED, str(os.getpid()))  # none is its own parent
@@ -193,21 +192,30 @@ def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_lau
         first.bind(("127.0.0.1", port))
         threading.Timer(0.3, first.listen).start()
         begun = time.monotonic()
-        with pytest.raises(LookupError, match="rendezvous"):
+        with pytest.raises(LookupError, match="the store"):
             workers._join(torch.device("cpu"))
         assert time.monotonic() - begun >= 0.3
     monkeypatch.delenv(workers.LAUNCHED)
     monkeypatch.setattr(workers, "_STARTING_TIMEOUT", timedelta(seconds=0.2))
-    with pytest.raises(NmtkitError, match=rf"^process 0 does not listen on 127.0.0.1:{port}; start it, too$"):
+    with pytest.raises(NmtkitError, match=rf"^process 0 does not listen on 127.0.0.1:{port} \(.*\); start it, too$"):
+        workers._join(torch.device("cpu"))
+
+
+def test_the_first_process_names_the_one_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", free_port())):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(workers, "_STARTING_TIMEOUT", timedelta(seconds=0.3))
+    with pytest.raises(NmtkitError, match=r"^process 1 of 2 is missing; start it, too$"):
         workers._join(torch.device("cpu"))
 
 
 def test_work_of_one_process_joins_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("LOCAL_WORLD_SIZE", 2)):
         monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(cpu, "available_cores", lambda: 2)
     assert own_rank() == 1
     with Workers.start("cpu", "float32", is_alone=True) as alone:
         assert (alone.rank, alone.num_processes) == (0, 1)
-        assert torch.get_num_threads() == threads_each(1)
+        assert torch.get_num_threads() == 2
     monkeypatch.delenv("WORLD_SIZE")
     assert own_rank() == 0

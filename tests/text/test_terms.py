@@ -55,10 +55,20 @@ def test_terms_match_whole_words(text: str, expected: list[list[str]]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("Ma\u00dfe", "size"), ("masse", "mass"), ("Stra\u00dfe", "road"), ("STRASSE", "road"), ("Strasse", None)],
+    [
+        ("Ma\u00dfe", "size"),
+        ("masse", "mass"),
+        ("Stra\u00dfe", "road"),
+        ("STRASSE", "road"),
+        ("Strasse", None),
+        ("Gro\u00dfe STRASSE", "Main Road"),
+        ("Grosse STRASSE", "road"),
+    ],
 )
 def test_letters_without_capitals_match_their_capitals_only(text: str, expected: str | None) -> None:
-    glossary = Glossary({"ma\u00dfe": "size", "masse": "mass", "stra\u00dfe": "road"})
+    glossary = Glossary(
+        {"ma\u00dfe": "size", "masse": "mass", "stra\u00dfe": "road", "gro\u00dfe stra\u00dfe": "Main Road"}
+    )
     assert [term.text for terms in glossary.found_in(f"Die {text}.") for term in terms] == [expected] * bool(expected)
 
 
