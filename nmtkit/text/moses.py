@@ -39,7 +39,8 @@ def tokenize(lines: list[str], language: str) -> list[str]:
     """Split lines into tokens, joined by single spaces, as ``tokenizer.perl -l LANGUAGE -no-escape`` does.
 
     ``&``, ``|``, quotes and brackets are not escaped, and words are not split at hyphens. For a language that Moses
-    does not support, English abbreviations are used, as in Moses.
+    does not support, English abbreviations are used, as in Moses. Unlike Moses, sacremoses makes each letter of Han and
+    Hangul a token where the language is not written in it.
     """
     tokenizer = _tool("MosesTokenizer", language_code(language))
     return [tokenizer.tokenize(line, return_str=True, escape=False, aggressive_dash_splits=False) for line in lines]
