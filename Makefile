@@ -25,7 +25,7 @@ lint: setup
 	$(BIN)/mypy
 
 pytest: setup
-	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=25000 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow

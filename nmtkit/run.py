@@ -152,7 +152,7 @@ class Run:
 
     def recipe(self, name: str | None = None) -> Recipe:
         """Read the stored recipe; its default name is that of the folder."""
-        return stored_recipe(self.recipe_file, name or self.folder.name or self.folder.resolve().name)
+        return stored_recipe(self.recipe_file, name or self.folder.resolve().name)
 
     def has_recipe(self, recipe: Recipe) -> bool:
         """Return whether exactly this recipe is stored."""
@@ -184,11 +184,10 @@ class Run:
         """Log a warning if a model or a translation of a test set has been written since scores.json."""
         if not self.scores.is_file():
             return
+        made = self.scores.stat().st_mtime + 2  # files of a copied run have times of their own
         models = [folder / "model.json" for folder in (self.averaged, *self.checkpoints()[-1:])]
         for path in (*models, *map(self.translation, self.test_sets())):
-            if (
-                path.is_file() and path.stat().st_mtime > self.scores.stat().st_mtime + 2
-            ):  # a copy has a time of its own
+            if path.is_file() and path.stat().st_mtime > made:
                 log.warning(
                     "%s is older than %s; `nmtkit score %s` makes it again (after a training that went on, translate "
                     "the test sets first)", self.scores, path, self.folder,

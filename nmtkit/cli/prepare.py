@@ -52,10 +52,9 @@ def command(
     loaded = load_recipe(recipe, set_ or [])
     has_generated = any(isinstance(entry, GeneratedCorpus) for entry in loaded.data.train)
     if max(processes, launched) > 1 and (not has_generated or check or download_only):
-        name = "--processes" if launched == 1 else f"WORLD_SIZE={launched} in the environment"
         raise BadParameter(
             "several processes are only for recipes with generated corpora, without --check and --download-only",
-            param_hint=name,
+            param_hint="--processes" if launched == 1 else f"WORLD_SIZE={launched} in the environment",
         )
     if download_only and (workers or threads or device != "auto"):
         raise BadParameter("needs no --workers, --threads and --device", param_hint="--download-only")

@@ -167,12 +167,10 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
             inherited.pop("source_language", None)  # a summary is in the language of its source, unless stated
         for section, content in values.items():
             target = merged.setdefault(section, {})
-            for rival in (rival for key, value in content.items() if value != "" for rival in _rivals(key)):
+            for rival in (rival for key, value in content.items() for rival in _rivals(key, value)):
                 # A layer that states both keeps both, so that the check reports the conflict.
                 if rival not in content:
                     target.pop(rival, None)
-            if "tokens_per_update" in content and "sequences_per_update" not in content:
-                target.pop("sequences_per_update", None)  # else the base's number of sequences would win
             target.update(content)
             for key, value in content.items():
                 if value == "" and default_of(SECTIONS[section], key) is None:
@@ -275,9 +273,8 @@ def _parse_overrides(overrides: Sequence[str]) -> _Layer:
             raise RecipeError(f"--set {section}.{key}: has several settings; give a --set for each")
         value = parsed["value"]
         group = values.setdefault(section, {})
-        for rival in (*_rivals(key), *(["sequences_per_update"] if key == "tokens_per_update" else [])):
-            if value != "":
-                group.pop(rival, None)
+        for rival in _rivals(key, value):
+            group.pop(rival, None)
         group[key] = value
     _anchor_paths(values, Path.cwd())
     return _Layer(_SET, "", values)
@@ -321,7 +318,12 @@ def _check_keys(layer: _Layer) -> None:
             raise RecipeError(f"{layer.locate(section, key)}: unknown key {section}.{key}{hint}")
 
 
-def _rivals(key: str) -> list[str]:
+def _rivals(key: str, value: Any) -> list[str]:
+    """Return the keys that a value replaces; an empty one replaces none."""
+    if value == "":
+        return []
+    if key == "tokens_per_update":
+        return ["sequences_per_update"]  # which would win
     return [rival for group in EXCLUSIVE_KEYS if key in group for rival in group if rival != key]
 
 

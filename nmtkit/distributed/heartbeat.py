@@ -166,7 +166,7 @@ class Heartbeat:
         return f"process{'es' if len(ranks) > 1 else ''} {numbers} of {self._num_processes}"
 
 
-def meet(store: Store, rank: int, num_processes: int, device: str, patience: timedelta = timedelta(minutes=30)) -> str:
+def meet(store: Store, rank: int, num_processes: int, device: str, patience: timedelta) -> str:
     """Wait for all processes, and return a common name that no earlier group in the store had.
 
     Under torchrun the store outlives the processes, so a second attempt finds entries of the first, such as addresses

@@ -328,15 +328,14 @@ def _wait_for_port(host: str, port: int) -> None:
 
 def _store(rank: int, num_processes: int, port: int, timeout: timedelta) -> Store:
     """Connect to the store of the processes, which process 0 serves, or the agent of torchrun."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
+        return store
     host = os.environ.get("MASTER_ADDR")
     if host is None:
         raise ValueError("MASTER_ADDR is missing")
-    is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if rank and not is_served:
+    if rank:
         _wait_for_port(host, port)
-    if is_served:
-        store, _, _ = next(rendezvous("env://", timeout=timeout))
-        return store
     # As `rendezvous` does, but process 0 does not wait here for the others, as torch then handles no signals.
     return TCPStore(host, port, num_processes, rank == 0, timeout, wait_for_workers=False, multi_tenant=True)
 

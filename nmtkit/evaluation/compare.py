@@ -172,7 +172,7 @@ def run_names(run_dirs: Sequence[Path]) -> list[str]:
 def _recipe(run: Run) -> Recipe:
     if not run.recipe_file.is_file():
         raise DataError(f"{run.folder}: not a run (no recipe.toml in it)")
-    return run.recipe(run.folder.resolve().name)
+    return run.recipe()
 
 
 def _has_outputs(task: Task) -> bool:

@@ -8,7 +8,6 @@ Source: Liu et al. (2018), "Generating Wikipedia by Summarizing Long Sequences",
 import heapq
 import json
 import math
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Literal
 from nmtkit.errors import DataError
 from nmtkit.json_toml import in_short, json_line
 from nmtkit.lines import LineReader
-from nmtkit.text.scripts import words_and_signs
+from nmtkit.text.scripts import normalized_words
 from nmtkit.text.sentences import sentence_starts
 
 Method = Literal["identity", "tf-idf", "textrank", "sumbasic", "cheating"]
@@ -144,8 +143,8 @@ def cut(paragraphs: Iterable[str], length: int | None) -> Iterator[str]:
 
 def _words(text: str) -> list[str]:
     """Return the runs of letters and digits in lower case; of a writing system without blanks, each letter."""
-    normalized = unicodedata.normalize("NFC", text).replace("\u00ad", "").replace("_", " ").lower()
-    return [word for word in words_and_signs(normalized) if any(map(str.isalnum, word))]
+    words = normalized_words(text.replace("_", " ").lower())
+    return [word for word in words if any(map(str.isalnum, word))]
 
 
 def _tf_idf(query: list[str], paragraphs: list[list[str]]) -> list[float]:
@@ -204,7 +203,8 @@ def _sumbasic(paragraphs: Sequence[str]) -> Iterator[str]:
         sentences += [paragraph[start:end] for start, end in pairwise(bounds)]
     words = [_words(sentence) for sentence in sentences]
     counts = Counter(word for of_sentence in words for word in of_sentence)
-    probabilities = {word: count / counts.total() for word, count in counts.items()}
+    total = counts.total()
+    probabilities = {word: count / total for word, count in counts.items()}
     left = {index for index, of_sentence in enumerate(words) if of_sentence}
 
     def mean_probability(index: int) -> float | None:

@@ -6,6 +6,7 @@ with py3langid, by ``wrong_language``.
 
 import locale
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
@@ -157,6 +158,11 @@ def join_sentences(sentences: Iterable[str]) -> str:
 def words_and_signs(text: str) -> list[str]:
     """Return the words of a text, the letters of a writing system without blanks, and each other sign."""
     return _words().findall(text)
+
+
+def normalized_words(text: str) -> list[str]:
+    """Return `words_and_signs` of a text in NFC without soft hyphens, in which two texts may differ by chance."""
+    return words_and_signs(unicodedata.normalize("NFC", text).replace("\u00ad", ""))
 
 
 @cache

@@ -1,7 +1,6 @@
 """Terms of a glossary, and spans such as URLs, which a translation should contain if its source does."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Literal, NamedTuple, cast
 
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
-from nmtkit.text.scripts import UNSPACED, letters, words_and_signs
+from nmtkit.text.scripts import UNSPACED, letters, normalized_words
 
 Kind = Literal["tags", "urls", "emails", "numbers"]
 
@@ -48,12 +47,13 @@ class Glossary:
         self.terms: list[Term] = []
         self._exact: dict[tuple[str, ...], list[Term]] = {}
         self._any_case: dict[tuple[str, ...], list[Term]] = {}
-        self._capitals: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        self._capitals: dict[tuple[str, ...], dict[tuple[str, ...], list[Term]]] = {}
         sizes: dict[str, set[int]] = {}
         seen: dict[tuple[tuple[str, ...], str], int] = {}
         for number, (source, target) in zip(numbers or range(1, len(self.pairs) + 1), self.pairs, strict=True):
             line = f", line {number}" if numbers else ""
-            location, words, target = f"{name}{line}, term {source.strip()!r}: ", tuple(_words(source)), target.strip()
+            location, target = f"{name}{line}, term {source.strip()!r}: ", target.strip()
+            words = tuple(normalized_words(source))
             if not words or not target:
                 empty = f"{location}the translation" if words else f"{name}{line}: the term"
                 raise DataError(f"{empty} is empty; add it, or remove {'the line' if line else 'both'}")
@@ -66,9 +66,8 @@ class Glossary:
             terms.append(self.terms[-1])
             capitals = tuple(map(str.upper, words))
             if source == source.lower():
-                if words not in self._any_case:
-                    self._capitals.setdefault(capitals, []).append(words)
-                self._any_case[words] = terms  # the same list, to which further translations are added
+                # The same list, to which further translations are added.
+                self._any_case[words] = self._capitals.setdefault(capitals, {})[words] = terms
             # By the first word: the time to search a text does not grow with the number of terms.
             for word in (words[0], capitals[0]):
                 sizes.setdefault(word.lower(), set()).add(len(words))
@@ -98,19 +97,26 @@ class Glossary:
     def found_in(self, text: str) -> list[list[Term]]:
         """Return the alternative translations of each term in a text, in order of their first occurrence."""
         # By identity, as different terms may have equal translations.
-        return list({id(terms): terms for _, _, terms in self._matches(_words(text))}.values())
+        return list({id(terms): terms for _, _, terms in self._matches(normalized_words(text))}.values())
 
     def joined(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentences of a text, with those as one that a term goes across."""
-        matches = self._matches(_words("".join(sentences)))
+        matches = self._matches(normalized_words("".join(sentences)))
         inside = {index for start, stop, _ in matches for index in range(start + 1, stop)}
         result, end = [""], 0
         for sentence in sentences:
             result[-1] += sentence
-            end += len(_words(sentence))
+            end += len(normalized_words(sentence))
             if end not in inside:
                 result.append("")
         return result[:-1]
+
+    def _in_capitals(self, words: tuple[str, ...]) -> list[Term] | None:
+        """Return the term of which some words have capitals only: STRASSE is straße, but Strasse is not."""
+        for term, terms in self._capitals.get(tuple(map(str.upper, words)), {}).items():
+            if all(word.isupper() or word.lower() == own for word, own in zip(words, term, strict=True)):
+                return terms
+        return None
 
     def _matches(self, words: Sequence[str]) -> Iterator[tuple[int, int, list[Term]]]:
         """Yield begin, end and translations of each term in a text."""
@@ -119,24 +125,14 @@ class Glossary:
         while start < len(words):
             for size in self._sizes.get(lower[start], ()):
                 stop = start + size
-                found, in_lower = tuple(words[start:stop]), tuple(lower[start:stop])
-                terms = self._exact.get(found) or self._any_case.get(in_lower)
-                # Some letters have no capital of their own: STRASSE is straße, but Strasse is not.
-                for term in self._capitals.get(tuple(map(str.upper, found)), ()) if not terms else ():
-                    if all(word.isupper() or word.lower() == own for word, own in zip(found, term, strict=True)):
-                        terms = self._any_case[term]
-                        break
-                if terms:
+                found = tuple(words[start:stop])
+                terms = self._exact.get(found) or self._any_case.get(tuple(lower[start:stop]))
+                if terms := terms or self._in_capitals(found):
                     yield start, stop, terms
                     start = stop
                     break
             else:
                 start += 1
-
-
-def _words(text: str) -> list[str]:
-    # Glossary and text may differ in whether an accent is a character of its own, and in where a line may be broken.
-    return words_and_signs(unicodedata.normalize("NFC", text).replace("\u00ad", ""))
 
 
 @cache

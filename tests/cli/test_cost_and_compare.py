@@ -10,6 +10,7 @@ from nmtkit.evaluation.cost import training_cost
 from nmtkit.evaluation.devices import processor_name
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
+from nmtkit.run import Run
 from tests.conftest import TinyProject, run_command
 
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]
@@ -341,6 +342,14 @@ def test_each_test_set_and_run_has_its_own_signatures(tmp_path: Path) -> None:
     signatures = [line.strip() for line in out.splitlines() if "|tok:" in line]
     assert ["|tok:zh|" in signature for signature in signatures] == [True, True, False, False]
     assert [signature.endswith("|model-text:lowercase") for signature in signatures] == [False, True] * 2
+
+
+def test_a_run_has_its_name_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "mine", REFERENCES)
+    (tmp_path / "mine" / "averaged").mkdir(exist_ok=True)
+    for inside, path in (("mine", "."), ("mine/averaged", "..")):
+        monkeypatch.chdir(tmp_path / inside)
+        assert Run(Path(path)).recipe().name == "mine"
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,7 +317,9 @@ def test_all_who_meet_go_by_the_same_new_name_whatever_an_earlier_attempt_left(s
     names: dict[int, list[str]] = {rank: [] for rank in range(3)}
     for attempt in range(3):
         threads = [
-            threading.Thread(target=lambda rank=rank: names[rank].append(meet(stores[rank], rank, 3, "cpu")))
+            threading.Thread(
+                target=lambda rank=rank: names[rank].append(meet(stores[rank], rank, 3, "cpu", timedelta(seconds=20)))
+            )
             for rank in ((2, 1, 0), (0, 2, 1), (1, 0, 2))[attempt]
         ]
         for thread in threads:
@@ -339,7 +341,9 @@ def test_processes_with_different_devices_do_not_meet(stores: list[Store]) -> No
     faults: dict[int, str] = {}
 
     def join(rank: int) -> None:
-        faults[rank] = message_of(lambda: meet(stores[rank], rank, 3, "cpu" if rank == 1 else "cuda"), NmtkitError)
+        faults[rank] = message_of(
+            lambda: meet(stores[rank], rank, 3, "cpu" if rank == 1 else "cuda", timedelta(seconds=20)), NmtkitError
+        )
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(3)]
     for thread in threads:
