@@ -25,10 +25,10 @@ lint: setup
 	$(BIN)/mypy
 
 pytest: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -m "not slow"
 
 test-slow: setup
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow -o faulthandler_timeout=0
 
 format: setup
 	$(BIN)/ruff check --fix .

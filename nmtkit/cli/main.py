@@ -10,8 +10,8 @@ import re
 import select
 import signal
 import sys
-import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -189,26 +189,45 @@ def _options(
     pass
 
 
+class _Stopped(SystemExit):
+    """End of the process after a signal; a class of its own, as weak references to SystemExit itself are impossible."""
+
+
 def _stopping() -> Callable[[int, FrameType | None], None]:
     """Return a handler of signals that ends the process with clean-up: exit code 129 for SIGHUP, 130 for SIGINT, 143
-    for SIGTERM."""
-    stopped_at, postponed_at = -math.inf, math.inf
+    for SIGTERM.
+
+    The handler's exception may be lost in C code that calls Python, such as pydantic's serializer; then it raises
+    another one soon after.
+    """
+    requested_at, postponed_at, code = -math.inf, math.inf, 0
+    raised: Callable[[], _Stopped | None] = lambda: None  # noqa: E731
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped_at, postponed_at
+        nonlocal requested_at, code, raised
         # The same request once more must not interrupt the clean-up.
-        if time.monotonic() - stopped_at >= SECONDS_OF_ONE_REQUEST:
-            if any(frame.f_code.co_filename.startswith("<frozen importlib") for frame, _ in walk_stack(frame)):
-                # An exception would be lost in C code that imports, or leave a library half imported.
-                postponed_at = min(postponed_at, time.monotonic())
-                if time.monotonic() - postponed_at >= _SECONDS_OF_AN_IMPORT:
-                    os._exit(128 + number)
-                again = threading.Timer(0.05, os.kill, (os.getpid(), number))
-                again.daemon = True
-                again.start()
-                return
-            stopped_at = time.monotonic()
-            raise SystemExit(128 + number)
+        if time.monotonic() - requested_at >= SECONDS_OF_ONE_REQUEST:
+            requested_at, code, raised = time.monotonic(), 128 + number, lambda: None
+            signal.signal(signal.SIGALRM, end)
+            end(number, frame)
+
+    def end(_: int, frame: FrameType | None) -> None:
+        nonlocal postponed_at, raised
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # No thread: to start one takes locks, which this one may hold.
+        if raised() is not None:  # it still exists, so the clean-up is going on
+            return
+        if any(frame.f_code.co_filename.startswith("<frozen importlib") for frame, _ in walk_stack(frame)):
+            # An exception would leave a library half imported.
+            postponed_at = min(postponed_at, time.monotonic())
+            if time.monotonic() - postponed_at >= _SECONDS_OF_AN_IMPORT:
+                os._exit(code)
+            return
+        error = _Stopped(code)
+        raised = weakref.ref(error)
+        try:
+            raise error
+        finally:
+            del error  # else this frame, which the traceback refers to, would keep a lost one alive
 
     return stop
 
@@ -222,19 +241,20 @@ def main() -> None:
         import fcntl  # noqa: F401
     except ModuleNotFoundError:
         _fail("nmtkit needs the file locks of Linux or macOS; on Windows, run it in the Windows Subsystem for Linux")
-    stop = _stopping()
-    for number in stop_signals():
-        signal.signal(number, stop)
     try:
         getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in `docker run --user 1234`: torch looks the name up
         os.environ["USER"] = str(os.getuid())
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be valid text
+    stop = _stopping()
+    for number in stop_signals():
+        signal.signal(number, stop)
     try:
         try:
             app()
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             # Here, as a full disk would otherwise be an error of the interpreter when it ends.
             sys.stdout.flush()
             sys.stderr.flush()

@@ -54,12 +54,26 @@ def test_a_stop_during_an_import_is_not_lost(tmp_path: Path, within: str, after:
         f"try:\n    os.kill(os.getpid(), signal.SIGTERM)\n    {within}\nexcept SystemExit:\n    pass\n"
     )
     program = (
-        "import signal, time\nfrom nmtkit.cli import main\n"
-        "main._SECONDS_OF_AN_IMPORT = 0.2\nsignal.signal(signal.SIGTERM, main._stopping())\n"
-        f"import clearing\n{after}\nprint('went on')"
+        "import time\nfrom nmtkit.cli import main\nmain._SECONDS_OF_AN_IMPORT = 0.2\n"
+        f"def work():\n    import clearing\n    {after}\n    print('went on')\n"
+        "main.app = work\nmain.main()"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+
+
+def test_a_stop_that_other_code_swallows_is_repeated() -> None:
+    # As pydantic's serializer does with what the functions raise that choose a type of a union.
+    program = (
+        "import os, signal, time\nfrom nmtkit.cli import main\n"
+        "def work():\n"
+        "    try:\n        os.kill(os.getpid(), signal.SIGTERM)\n    except SystemExit:\n        pass\n"
+        "    try:\n        print('goes on', flush=True)\n        time.sleep(60)\n"
+        "    finally:\n        time.sleep(0.2)\n        print('cleaned up', flush=True)\n"
+        "main.app = work\nmain.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "goes on\ncleaned up\n", "")
 
 
 def test_streams_block_again(tmp_path: Path) -> None:

@@ -155,7 +155,10 @@ def test_a_signal_at_the_start_ends_with_its_code_and_the_command_to_go_on(
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.terminate()
-        _, message = process.communicate(timeout=120)
+        try:
+            _, message = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 143
     assert f"to resume, run: nmtkit train {tiny_project.recipe} --run-dir {run}" in message
     assert "Traceback" not in message
