@@ -13,6 +13,7 @@ from nmtkit.data.stages import fingerprint_of
 from nmtkit.data.subword_epochs import Draw, is_drawn, start
 from nmtkit.data.windows import WindowEpochs, training_data
 from nmtkit.distributed.cpu import threads_each
+from nmtkit.distributed.launch import wait_or_kill
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import remove_folder
@@ -83,6 +84,7 @@ class SampledEpochs:
         if self._sampler is not None:
             process = self._sampler[1]
             process.terminate()
+            wait_or_kill([process])  # a signal while it imports may be lost
             process.communicate()
             self._sampler = None
         if is_finished and self._workers.is_main and self._run.sampled.is_dir():

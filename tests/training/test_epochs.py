@@ -6,7 +6,9 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data import subword_epochs as drawing
 from nmtkit.data.shards import PairData
 from nmtkit.data.subword_epochs import Draw
+from nmtkit.distributed.launch import wait_or_kill
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.files import TEMPORARY_MARK
@@ -182,6 +185,21 @@ def test_other_ids_of_the_same_text_are_sampled_anew(tiny: TinyProject, run: Pat
     again._begin(0)
     assert again._sampler is not None
     again.close()
+
+
+def test_a_sampler_that_lost_its_signal_is_killed(
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        monkeypatch.setattr(drawn_epochs, "start", lambda *about: process)
+        monkeypatch.setattr(drawn_epochs, "wait_or_kill", partial(wait_or_kill, seconds=0.1))
+        pairs = epochs(tiny, run)
+        pairs._begin(1)
+        pairs.close()
+        assert process.poll() == -signal.SIGKILL
 
 
 def test_the_prediction_goes_by_the_subwords_of_the_first_epoch(tiny: TinyProject, run: Path) -> None:
