@@ -11,7 +11,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from nmtkit.evaluation.metrics import comparable_to, score
+from nmtkit.evaluation.metric_names import comparable_to
+from nmtkit.evaluation.metrics import score
 from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines
 from nmtkit.run import Run

@@ -39,18 +39,10 @@ from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.cost import training_cost
-from nmtkit.evaluation.metrics import (
-    Score,
-    Scorer,
-    default_metrics,
-    mean_scores,
-    model_text,
-    plain_text,
-    resamples_for,
-    score,
-    scores_as_json,
-)
+from nmtkit.evaluation.metric_names import default_metrics
+from nmtkit.evaluation.metrics import Scorer, plain_text, resamples_for, score
 from nmtkit.evaluation.provenance import doubts
+from nmtkit.evaluation.scores import Score, mean_scores, model_text, scores_as_json
 from nmtkit.export.export import export as export_model
 from nmtkit.files import optional_write, remove_pipe, sha256_of
 from nmtkit.json_toml import write_json

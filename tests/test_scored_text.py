@@ -10,7 +10,8 @@ from nmtkit.cli import run
 from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe, to_toml
 from nmtkit.decoding.running_text import TextScore
-from nmtkit.evaluation.metrics import Score, comparable_to, mean_scores
+from nmtkit.evaluation.metric_names import comparable_to
+from nmtkit.evaluation.scores import Score, mean_scores
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
 from nmtkit.training.validation import Validation

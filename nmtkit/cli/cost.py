@@ -98,7 +98,7 @@ def command(
     has_prediction_options = any(option is not None for option in (devices, device_type, mfu, rate, threads))
     if is_run and not has_prediction_options and run.latest_state() is not None:
         from nmtkit.evaluation.cost import training_cost
-        from nmtkit.evaluation.metrics import read_scores
+        from nmtkit.evaluation.scores import read_scores
 
         figures = training_cost(run.folder)
         with optional_write(run.cost):

@@ -17,7 +17,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.lines import read_lines
 
 if TYPE_CHECKING:
-    from nmtkit.evaluation.metrics import Score
+    from nmtkit.evaluation.scores import Score
 
 SHOWN_TRANSLATIONS = 4
 _MOST_CHARACTERS = 500
@@ -127,7 +127,8 @@ def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
 def _print_main_scores(scores: "dict[str, dict[str, Score]]", *, is_made_up: bool) -> None:
     """Print the main metrics of each test set, with the signatures of the first metric."""
 
-    from nmtkit.evaluation.metrics import comparable_to, shown_score
+    from nmtkit.evaluation.metric_names import comparable_to
+    from nmtkit.evaluation.scores import shown_score
 
     def shown(metric: str, score: "Score | None") -> str:
         if score is None:

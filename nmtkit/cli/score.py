@@ -207,7 +207,7 @@ def command(
         raise BadParameter("--paired compares systems; give --hypothesis at least twice")
     if trials and not set(paired or []) - {PairedTest.MCNEMAR}:
         raise BadParameter("--trials needs --paired bootstrap or randomization")
-    from nmtkit.evaluation.metrics import TASK_METRICS
+    from nmtkit.evaluation.metric_names import TASK_METRICS
 
     if target_language is not None and not re.fullmatch("[a-z]{2,3}([-_][a-z0-9]+)*", target_language, re.I):
         told = f"{target_language!r} is no language code, such as de or zh_Hans"

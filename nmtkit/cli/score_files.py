@@ -17,17 +17,10 @@ from nmtkit.corpora.sacrebleu_sets import PREFIX
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.metrics import (
-    METRICS,
-    Score,
-    Scorer,
-    comparable_to,
-    left_out,
-    resamples_for,
-    scores_as_json,
-    shown_score,
-)
+from nmtkit.evaluation.metric_names import METRICS, comparable_to, left_out
+from nmtkit.evaluation.metrics import Scorer, resamples_for
 from nmtkit.evaluation.rouge import Rouge
+from nmtkit.evaluation.scores import Score, scores_as_json, shown_score
 from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test, testable
 from nmtkit.files import as_text, write_atomically
 from nmtkit.json_toml import json_line, write_json

@@ -27,7 +27,7 @@ from nmtkit.decoding.lengths import source_limit, splits_sentences
 from nmtkit.decoding.stepper import promoted
 from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.evaluation.metrics import perplexity_of
+from nmtkit.evaluation.scores import perplexity_of
 from nmtkit.lines import without_line_end
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble

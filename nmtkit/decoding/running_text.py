@@ -25,7 +25,7 @@ from nmtkit.decoding.sampling import sampled_continuations
 from nmtkit.decoding.search import CandidateSelection, SearchOptions, beam_search, best_continuations
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import DataError, ModelError
-from nmtkit.evaluation.metrics import perplexity_of
+from nmtkit.evaluation.scores import perplexity_of
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
 from nmtkit.model_folder import LoadedModel

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nmtkit.console import listed
-from nmtkit.evaluation.metrics import task_metric
+from nmtkit.evaluation.metric_names import task_metric
 from nmtkit.evaluation.rouge import ROUGE_METRICS
 from nmtkit.text import leftovers
 from nmtkit.text.scripts import Script, bleu_tokenizer, is_unspaced_text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.console import is_telling
 from nmtkit.errors import DataError
-from nmtkit.evaluation.metrics import Score
+from nmtkit.evaluation.scores import Score
 
 if TYPE_CHECKING:
     import torch

@@ -18,8 +18,10 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import TARGET_TOKENS, Table, energy, percent, scientific
-from nmtkit.evaluation.metrics import METRICS, Scorer, default_metrics, model_text, read_scores, shown_score
+from nmtkit.evaluation.metric_names import METRICS, default_metrics
+from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.provenance import doubts
+from nmtkit.evaluation.scores import model_text, read_scores, shown_score
 from nmtkit.evaluation.significance import Method, PairedResult, paired_test, testable
 from nmtkit.files import as_text
 from nmtkit.run import Run

@@ -15,37 +15,26 @@ sacreBLEU computes all but ROUGE. A task whose output is no running text has a m
 """
 
 import dataclasses
-import difflib
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from nmtkit.config.data_schema import DataConfig
-from nmtkit.console import counted, with_decimals
+from nmtkit.console import counted
 from nmtkit.errors import DataError
-from nmtkit.evaluation.evalb import Evalb
-from nmtkit.evaluation.labels import LabelMetric, NumberMetric
+from nmtkit.evaluation.metric_names import FORMS, METRICS, Form, left_out, require_known, task_metric, task_metric_with
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
-from nmtkit.json_toml import measured, read_json
+from nmtkit.evaluation.scores import Interval, Score
 from nmtkit.tasks.known import task_of
-from nmtkit.tasks.task import TaskMetric
 from nmtkit.text import moses
-from nmtkit.text.scripts import bleu_tokenizer, is_unspaced, scripts_of
+from nmtkit.text.scripts import bleu_tokenizer
 from nmtkit.versions import release
 
 if TYPE_CHECKING:  # imported on first use, so that commands that score nothing start without them
     import numpy as np
     from sacrebleu.metrics.base import Metric, Signature
 
-METRICS = ("sacrebleu", "chrf2", "chrf2++", "ter", "bleu-tokenized", "bleu-tokenized-lc", "bleu-compound-split")
-"""The metrics that are computed by default."""
-ON_REQUEST = ("sacrebleu-lc", "sacrebleu-intl", *ROUGE_METRICS)
-"""The metrics that are computed only by name, or (ROUGE) for summaries."""
 RESAMPLES = 1000
 """Resamples of the bootstrap that gives a confidence interval, as in sacreBLEU."""
 MOST_LINES_RESAMPLED = 10_000
@@ -56,89 +45,6 @@ LINES_AT_ONCE = 10_000
 """Lines whose n-grams are in memory together: sacreBLEU keeps those of all references, 50 kB per line of 20 words."""
 
 _Counts = Sequence[Sequence[int | float]]
-_Form = Literal["plain", "tokens", "compounds", "as it is"]
-_FORMS: dict[str, _Form] = {
-    **dict.fromkeys(("sacrebleu", "sacrebleu-lc", "sacrebleu-intl", "chrf2", "chrf2++", "ter"), "plain"),
-    **dict.fromkeys(("bleu-tokenized", "bleu-tokenized-lc"), "tokens"),
-    "bleu-compound-split": "compounds",
-    **dict.fromkeys(ROUGE_METRICS, "as it is"),
-}
-
-_COMPARABLE_TO = {
-    "sacrebleu": "other sacreBLEU scores of the same signature; not the paper's 27.3",
-    "sacrebleu-lc": "other sacreBLEU scores of the same signature, lower-cased (case:lc)",
-    "sacrebleu-intl": "other sacreBLEU scores of the same signature, tokenised by mteval-v14's rules (tok:intl)",
-    "chrf2": "other chrF2 scores of the same signature",
-    "chrf2++": "other chrF2++ scores of the same signature (nw:2); not chrF2",
-    "ter": "other TER scores of the same signature; lower is better",
-    "bleu-tokenized": "multi-bleu.perl and fairseq scores on the same tokens, cased; not sacreBLEU",
-    "bleu-tokenized-lc": "multi-bleu.perl and fairseq scores on the same tokens, lower-cased; not sacreBLEU",
-    "bleu-compound-split": "the paper's 27.3 and 28.4 (newstest2014 en-de), get_ende_bleu.sh; not sacreBLEU",
-    "nll": "the same text and vocabulary; nats per token, lower is better",
-    "perplexity": "the same text and vocabulary; lower is better",
-    "word-perplexity": "the same text, whatever the vocabulary; lower is better",
-    "bits-per-character": "the same text, whatever the vocabulary; lower is better",
-    "success-rate": "episodes in the same environment with the same target return and sampling",
-    "shortest-rate": "episodes in the same environment with the same target return and sampling",
-    "mean-return": "episodes in the same environment with the same target return and sampling",
-    "rouge1": "other ROUGE-1 scores (F1) of the same signature, and rouge-score's with the same stemmer",
-    "rouge2": "other ROUGE-2 scores (F1) of the same signature, and rouge-score's with the same stemmer",
-    "rougeL": "rouge-score's rougeL (F1) with the same stemmer; not ROUGE-1.5.5's, which is rougeLsum",
-    "rougeLsum": "ROUGE-L (F1) of the same sentences, by rouge-score's rougeLsum or ROUGE-1.5.5; not rougeL",
-    "comet": "other COMET scores of the same model and reference; its scale is the model's own",
-}
-
-TASK_METRICS: dict[str, TaskMetric] = {own.name: own for own in (Evalb(), LabelMetric(), NumberMetric())}
-"""The metrics that a task has in place of these, see `Task.own_metric`."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The 95 % confidence interval of a score: mean +- half_width.
-
-    Attributes:
-        mean: mean score of the resampled test sets.
-        half_width: half the distance between the scores that leave 2.5 % of them below and above.
-        resamples: number of test sets sampled from the lines.
-        seed: seed of the random numbers, as sacreBLEU states it (SACREBLEU_SEED).
-    """
-
-    mean: float
-    half_width: float
-    resamples: int
-    seed: str
-
-
-OF_FOUR_DECIMALS = ("comet", "nll", "bits-per-character")
-"""Scores that are about 1, and not up to 100."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """One score and what it takes to reproduce it.
-
-    Attributes:
-        score: 0 to 100, higher is better; for TER 0 is perfect, lower is better and there is no upper bound. (COMET has
-            a scale of its own.)
-        signature: sacreBLEU's, and ``|text:...`` where the text was processed before.
-        details: n-gram precisions, brevity penalty and lengths in tokens of BLEU; "" of most other metrics.
-        interval: None where it was not computed.
-    """
-
-    score: float
-    signature: str
-    details: str = ""
-    interval: Interval | None = None
-
-
-def perplexity_of(nll: float) -> float:
-    """Return exp of nats per token, at most exp(709), as larger numbers are no float."""
-    return math.exp(min(nll, 709.0))
-
-
-def shown_score(metric: str, value: float) -> str:
-    """Return a score as tables show it."""
-    return with_decimals(value, 4 if metric in OF_FOUR_DECIMALS else 2)
 
 
 class Scorer:
@@ -187,7 +93,7 @@ class Scorer:
         self._tokenizer = tokenizer or bleu_tokenizer(target_language or "")
         self._rouge = rouge or Rouge()
         self._test_set = test_set
-        self._references_in_form: dict[_Form, list[list[str]]] = {}
+        self._references_in_form: dict[Form, list[list[str]]] = {}
         self._metrics: dict[str, Metric] = {}
 
     def score(
@@ -214,8 +120,8 @@ class Scorer:
                     interval = _interval(self.metric(name), counts, resamples)
                     scores[name] = dataclasses.replace(scores[name], interval=interval)
             return scores
-        lines = {form: self._in_form(form, hypotheses) for form in dict.fromkeys(_FORMS[name] for name in names)}
-        return {name: self._measure(name, lines[_FORMS[name]], resamples) for name in names}
+        lines = {form: self._in_form(form, hypotheses) for form in dict.fromkeys(FORMS[name] for name in names)}
+        return {name: self._measure(name, lines[FORMS[name]], resamples) for name in names}
 
     def sentence_scores(self, hypotheses: list[str], metrics: Sequence[str] | None = None) -> list[dict[str, float]]:
         """Return the score of each line by itself, by each metric.
@@ -233,7 +139,7 @@ class Scorer:
         for name in names:
             # Not the metric of the whole text, whose scores BLEU's effective order would change.
             metric = _build(name, None, self._tokenizer, self._rouge, of_sentences=True)
-            lines, references = self.in_form_of(name, hypotheses), self._of_references(_FORMS[name])
+            lines, references = self.in_form_of(name, hypotheses), self._of_references(FORMS[name])
             for of_line, line, *line_references in zip(scores, lines, *references, strict=True):
                 of_line[name] = float(metric.sentence_score(line, line_references).score)
         return scores
@@ -250,12 +156,12 @@ class Scorer:
 
     def in_form_of(self, metric: str, lines: list[str]) -> list[str]:
         """Return the text as a metric reads it."""
-        return self._in_form(_FORMS.get(metric, "as it is"), lines)
+        return self._in_form(FORMS.get(metric, "as it is"), lines)
 
     def metric(self, name: str) -> "Metric":
         """Return sacreBLEU's metric of that name, or a tested score of TASK_METRICS in its place, with references."""
         if name not in self._metrics:
-            references = self._of_references(_FORMS.get(name, "as it is"))
+            references = self._of_references(FORMS.get(name, "as it is"))
             self._metrics[name] = _build(name, references, self._tokenizer, self._rouge)
         return self._metrics[name]
 
@@ -265,14 +171,14 @@ class Scorer:
             test, languages = self._test_set
             of_metric.update("test", test)
             of_metric.update("lang", languages)
-        own = _task_metric_with(name)
+        own = task_metric_with(name)
         if own is not None or name in ROUGE_METRICS:
             of_metric.update("version", f"nmtkit-{release()}")  # not sacreBLEU's, which does not compute them
         if own is not None:
             return f"{own.signature(self.references[0])}|{of_metric.format()}"
         if name in ROUGE_METRICS:
             return f"{self._rouge.signature(name)}|{of_metric.format()}"
-        _, label = _processing(_FORMS[name], self.text, self.target_language)
+        _, label = _processing(FORMS[name], self.text, self.target_language)
         return f"{of_metric.format()}|text:{label}" if label else of_metric.format()
 
     def possible(self, metrics: Sequence[str] | None) -> list[str]:
@@ -295,7 +201,7 @@ class Scorer:
         if metrics is None:
             return [name for name in METRICS if name not in impossible]
         for name in metrics:
-            _require_known(name)
+            require_known(name)
             if name in impossible:
                 raise DataError(f"{name} cannot be computed: {impossible[name]}")
         return list(dict.fromkeys(metrics))
@@ -320,11 +226,11 @@ class Scorer:
                 "hypotheses and references have no lines: there is nothing to score; see that the files are right"
             )
 
-    def _in_form(self, form: _Form, lines: list[str]) -> list[str]:
+    def _in_form(self, form: Form, lines: list[str]) -> list[str]:
         process, _ = _processing(form, self.text, self.target_language)
         return process(lines)
 
-    def _of_references(self, form: _Form) -> list[list[str]]:
+    def _of_references(self, form: Form) -> list[list[str]]:
         if form not in self._references_in_form:
             self._references_in_form[form] = [self._in_form(form, lines) for lines in self.references]
         return self._references_in_form[form]
@@ -333,14 +239,14 @@ class Scorer:
         """Return a metric and the counts of each line of text in its form, of which it computes the score."""
         statistics: list[Any] = []
         # The counts of a task's own metric, such as those of classes or ranks, depend on the whole text.
-        at_once = LINES_AT_ONCE if _task_metric_with(name) is None else max(1, len(lines))
+        at_once = LINES_AT_ONCE if task_metric_with(name) is None else max(1, len(lines))
         for start in range(0, len(lines), at_once):
             part = slice(start, start + at_once)
             if len(lines) <= at_once:
                 # Kept for further systems, as it holds the counted n-grams of the references.
                 metric = self.metric(name)
             else:
-                references = [of_set[part] for of_set in self._of_references(_FORMS.get(name, "as it is"))]
+                references = [of_set[part] for of_set in self._of_references(FORMS.get(name, "as it is"))]
                 metric = _build(name, references, self._tokenizer, self._rouge)
             statistics += metric._extract_corpus_statistics(lines[part], None)  # None: the references of the metric
         return metric, statistics
@@ -502,111 +408,7 @@ def plain_text(lines: list[str], text: str, language: str) -> list[str]:
     return moses.detokenize(lines, moses.language_code(language)) if text == "tokenized" else lines
 
 
-def left_out(*, target_language: str | None, text: str) -> dict[str, str]:
-    """Return the metrics that cannot be computed on such text, each with the reason and what to do."""
-    scripts = scripts_of(target_language or "")
-    wordless: tuple[str, ...] = ()
-    if text == "plain" and is_unspaced(target_language or ""):
-        wordless = ("bleu-tokenized", "bleu-tokenized-lc", "sacrebleu-intl")
-        # TER splits Chinese and Japanese itself
-        wordless += () if "Han" in scripts else ("ter",)
-    reasons = {}
-    is_latin = scripts in ((), ("Latin",))  # or unknown
-    for name in METRICS + ON_REQUEST:
-        form = _FORMS[name]
-        if name in ROUGE_METRICS and not is_latin:
-            reasons[name] = f"it reads ASCII letters and digits only, not the script of {target_language}: use chrf2"
-        if form == "compounds":
-            if target_language is None:
-                reasons[name] = "it is defined for German only: state the target language (--target-language de)"
-            elif moses.language_code(target_language) != "de":
-                other = "sacrebleu" if wordless else "bleu-tokenized"
-                reasons[name] = f"it is defined for German only, not for {target_language}: use {other}"
-        elif name in wordless:
-            reasons[name] = f"it needs blanks between words, which {target_language} does not have: use sacrebleu"
-        elif form == "tokens" and text == "plain" and target_language is None:
-            reasons[name] = "the Moses tokeniser needs the target language (e.g. --target-language de)"
-        elif form == "plain" and text == "tokenized" and target_language is None:
-            reasons[name] = (
-                "tokenised text has to be detokenised first, and the Moses detokeniser needs the target language "
-                "(e.g. --target-language de)"
-            )
-    return reasons
-
-
-def default_metrics(data: DataConfig) -> list[str] | None:
-    """Return the task's own metric, or its text metrics that are possible in the language; None: those of METRICS."""
-    task = task_of(data)
-    if task.own_metric is not None:
-        return [task.own_metric]
-    impossible = left_out(target_language=data.target_language, text=data.text)
-    return [name for name in task.metrics or () if name not in impossible] or None
-
-
-def model_text(data: DataConfig) -> str:
-    """Return the end of the signature of a run's scores: what was done to the model's text, if more than blanks."""
-    steps = "+".join(step for step in data.normalize if step != "blanks")
-    return f"|model-text:{steps}" if steps else ""
-
-
-def task_metric(text: str, metrics: Sequence[str] | None = None) -> TaskMetric | None:
-    """Return the one of TASK_METRICS among the given metrics, else that of trees for trees; None: there is none."""
-    names = [*(metrics or ()), task_of(text).own_metric]
-    return next((TASK_METRICS[name] for name in names if name in TASK_METRICS), None)
-
-
-def _task_metric_with(score: str) -> TaskMetric | None:
-    return next((own for own in TASK_METRICS.values() if score in own.tested), None)
-
-
-def comparable_to(metric: str) -> str:
-    """Return what a score of this metric may be compared with, in one short phrase.
-
-    Raises:
-        DataError: the metric is unknown.
-    """
-    known = _COMPARABLE_TO | {name: what for own in TASK_METRICS.values() for name, what in own.comparable_to.items()}
-    if metric not in known:
-        _require_known(metric)
-    return known[metric]
-
-
-def mean_scores(scores: Sequence[dict[str, Score]]) -> dict[str, Score]:
-    """Return the mean of each score that all of several test sets have."""
-    means = {}
-    for name in (name for name in scores[0] if all(name in of_test for of_test in scores)):
-        entries = [of_test[name] for of_test in scores]
-        signatures = dict.fromkeys(entry.signature for entry in entries)
-        mean = sum(entry.score for entry in entries) / len(entries)
-        means[name] = Score(mean, f"mean:{len(entries)}|{' / '.join(signatures)}")
-    return means
-
-
-def scores_as_json(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
-    """Return the form of ``scores.json`` for one test set: ``{metric: {"score", "signature"[, ...]}}``."""
-    stated = {name: dataclasses.asdict(one) for name, one in scores.items()}
-    return {name: {key: value for key, value in one.items() if value not in ("", None)} for name, one in stated.items()}
-
-
-def read_scores(path: Path) -> dict[str, dict[str, Any]]:
-    """Read ``scores.json``; raise DataError where it is damaged."""
-    interval = {"mean": float, "half_width": float, "resamples": int}
-    score = {"score": measured, "signature?": str, "details?": str, "interval?": interval}
-    return read_json(path, {str: {str: score}})
-
-
-def _require_known(metric: str) -> None:
-    known = (*METRICS, *ON_REQUEST, *TASK_METRICS)
-    if metric.lower() == "comet":
-        raise DataError("COMET needs a model: give `nmtkit score` one, such as --comet Unbabel/wmt22-comet-da")
-    if (own := _task_metric_with(metric)) is not None:
-        raise DataError(f"{metric} is one of the scores of {own.name}: give --metric {own.name}")
-    if metric not in known:
-        nearest = difflib.get_close_matches(metric.lower(), known, n=1, cutoff=0.0)[0]  # with 0.0 there is one
-        raise DataError(f"unknown metric {metric!r}: did you mean {nearest!r}? The metrics are {', '.join(known)}")
-
-
-def _processing(form: _Form, text: str, target_language: str | None) -> tuple[Callable[[list[str]], list[str]], str]:
+def _processing(form: Form, text: str, target_language: str | None) -> tuple[Callable[[list[str]], list[str]], str]:
     """Return the work that turns text into the form a metric reads, and the label of that work for the signature."""
     language = "" if target_language is None else moses.language_code(target_language)
 
@@ -639,7 +441,7 @@ def _build(
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
-    if (own := _task_metric_with(name)) is not None:
+    if (own := task_metric_with(name)) is not None:
         return _OwnMetric(  # type: ignore[return-value]
             name,
             references,

@@ -11,16 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation.metrics import (
-    RESAMPLES,
-    TASK_METRICS,
-    Interval,
-    Scorer,
-    check_seed,
-    random_generator,
-    resampled,
-    resamples_for,
-)
+from nmtkit.evaluation.metric_names import TASK_METRICS
+from nmtkit.evaluation.metrics import RESAMPLES, Scorer, check_seed, random_generator, resampled, resamples_for
+from nmtkit.evaluation.scores import Interval
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric

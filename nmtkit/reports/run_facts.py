@@ -13,7 +13,8 @@ from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost import read_cost, read_latest_state, read_metrics, training_cost
 from nmtkit.evaluation.cost_tables import scientific
-from nmtkit.evaluation.metrics import OF_FOUR_DECIMALS, Scorer, read_scores
+from nmtkit.evaluation.metrics import Scorer
+from nmtkit.evaluation.scores import OF_FOUR_DECIMALS, read_scores
 from nmtkit.files import as_text
 from nmtkit.json_toml import read_json, read_toml
 from nmtkit.lines import read_lines

@@ -20,7 +20,7 @@ from nmtkit.console import log
 from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
-from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, TASK_METRICS, comparable_to
+from nmtkit.evaluation.metric_names import METRICS, ON_REQUEST, TASK_METRICS, comparable_to
 from nmtkit.page import HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
 from nmtkit.reports.curves import averages, figures, is_number, reports_shown, spacing_of_reports

@@ -112,8 +112,8 @@ class Task:
         nll: name of the loss without smoothing and additional terms; nll_title: the same with its unit.
         averaging_metric: metric by which `average --search` chooses: bleu, or nll if BLEU has no meaning.
         metrics: text metrics that are computed by default, where the script of the target allows it; None: all.
-        own_metric: name of the only metric of the output, a TaskMetric of `evaluation/metrics.py`; None: the output is
-            text, which the text metrics score.
+        own_metric: name of the only metric of the output, a TaskMetric of `evaluation/metric_names.py`; None: the
+            output is text, which the text metrics score.
         splits_sources: a source that is longer than any in training is translated in segments; False: only its first
             tokens are read.
         translates_sentences: each sentence of a line can be translated by itself, and its terms and numbers have their

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmtkit.console import amount, duration, visible
-from nmtkit.evaluation.metrics import perplexity_of
+from nmtkit.evaluation.scores import perplexity_of
 from nmtkit.tasks.task import Task
 from nmtkit.training.loop import Meter, Update
 from nmtkit.training.state import Progress

@@ -19,7 +19,8 @@ from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, ModelError
-from nmtkit.evaluation.metrics import Scorer, perplexity_of
+from nmtkit.evaluation.metrics import Scorer
+from nmtkit.evaluation.scores import perplexity_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import Run, chosen_languages
 from nmtkit.text.tokenizer import Tokenizer

@@ -19,7 +19,9 @@ from nmtkit.corpora import sacrebleu_sets
 from nmtkit.corpora.download import RemoteFile, mirror_path
 from nmtkit.corpora.sacrebleu_sets import sacrebleu_set
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.metrics import METRICS, Score, Scorer
+from nmtkit.evaluation.metric_names import METRICS
+from nmtkit.evaluation.metrics import Scorer
+from nmtkit.evaluation.scores import Score
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
 from tests.conftest import run_command
@@ -309,7 +311,7 @@ class OfComet(Comet):
         self.model = model
 
     def score(self, sources: list[str], hypotheses: list[str], references: list[str]) -> Any:
-        from nmtkit.evaluation.metrics import Score
+        from nmtkit.evaluation.scores import Score
 
         assert (sources, references) == (SOURCE, REFERENCE)
         scores = [len(line) / 100 for line in hypotheses]

@@ -14,9 +14,9 @@ import pytest
 from killing import Killer
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.data import prepare as preparation
 from nmtkit.data import training_text
 from nmtkit.data.prepare import prepare
+from nmtkit.data.preparer import Preparer
 from nmtkit.data.processes import PRELOADED
 from nmtkit.data.training_text import TrainingText, TrainingTextReader
 from nmtkit.errors import DataError, NmtkitError
@@ -209,8 +209,8 @@ class TestWhatIsMadeAgain:
 
         monkeypatch.setattr(TrainingTextReader, "read", noting("text", TrainingTextReader.read))
         monkeypatch.setattr(Tokenizer, "learn", noting("subwords", Tokenizer.learn))
-        shards = preparation._Preparer._write_shards
-        monkeypatch.setattr(preparation._Preparer, "_write_shards", noting("shards", shards))
+        shards = Preparer._write_shards
+        monkeypatch.setattr(Preparer, "_write_shards", noting("shards", shards))
         return made
 
     @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from nmtkit.corpora.synthetic import generate
 from nmtkit.decoding.ctranslate2_engine import exports_of
 from nmtkit.decoding.translator import Translator
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.metrics import Score
+from nmtkit.evaluation.scores import Score
 from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.lines import read_lines

@@ -11,7 +11,9 @@ import torch
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation.comet import Comet
-from nmtkit.evaluation.metrics import Score, comparable_to, score, scores_as_json
+from nmtkit.evaluation.metric_names import comparable_to
+from nmtkit.evaluation.metrics import score
+from nmtkit.evaluation.scores import Score, scores_as_json
 
 MODEL = "Unbabel/wmt22-comet-da"
 

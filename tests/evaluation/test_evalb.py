@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation.evalb import Evalb, Totals, evaluate, right_branching_parses
-from nmtkit.evaluation.metrics import Scorer, comparable_to, score
+from nmtkit.evaluation.metric_names import comparable_to
+from nmtkit.evaluation.metrics import Scorer, score
 from nmtkit.evaluation.significance import Method, paired_test
 
 GOLD = "(TOP (S (NP-SBJ (NNP Ann)) (VP (VBD gave) (NP (DT a) (NN talk)) (PP-TMP (IN on) (NP (NNP May) (CD 1)))) (. .)))"

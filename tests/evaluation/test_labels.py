@@ -18,7 +18,8 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.labels import LabelMetric, NumberMetric
-from nmtkit.evaluation.metrics import Scorer, default_metrics
+from nmtkit.evaluation.metric_names import default_metrics
+from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.significance import mcnemar, paired_test
 from nmtkit.pipeline import run as run_pipeline
 from nmtkit.pipeline import score_run

@@ -14,7 +14,8 @@ from nmtkit.corpora.catalogue import catalogue
 from nmtkit.decoding.sampling import by_expected_utility
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
-from nmtkit.evaluation.metrics import METRICS, ON_REQUEST, Scorer, left_out, score, sentence_utility
+from nmtkit.evaluation.metric_names import METRICS, ON_REQUEST, left_out
+from nmtkit.evaluation.metrics import Scorer, score, sentence_utility
 from nmtkit.evaluation.rouge import ROUGE_METRICS
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.text import scripts

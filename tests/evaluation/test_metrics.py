@@ -16,18 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.evaluation.metrics import (
-    METRICS,
-    ON_REQUEST,
-    Interval,
-    Scorer,
-    comparable_to,
-    left_out,
-    read_scores,
-    score,
-    scores_as_json,
-    shown_score,
-)
+from nmtkit.evaluation.metric_names import METRICS, ON_REQUEST, comparable_to, left_out
+from nmtkit.evaluation.metrics import Scorer, score
+from nmtkit.evaluation.scores import Interval, read_scores, scores_as_json, shown_score
 from nmtkit.lines import read_lines
 from nmtkit.text import moses
 

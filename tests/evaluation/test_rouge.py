@@ -11,7 +11,8 @@ import pytest
 from nmtkit.errors import DataError
 from nmtkit.evaluation import metrics
 from nmtkit.evaluation.checks import text_faults
-from nmtkit.evaluation.metrics import METRICS, Scorer, comparable_to, left_out
+from nmtkit.evaluation.metric_names import METRICS, comparable_to, left_out
+from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.text.porter import stem

@@ -10,7 +10,8 @@ import pytest
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation import metrics, significance
-from nmtkit.evaluation.metrics import Scorer, scores_as_json
+from nmtkit.evaluation.metrics import Scorer
+from nmtkit.evaluation.scores import scores_as_json
 from nmtkit.evaluation.significance import TRIALS, Method, as_json, paired_test
 
 NUM_LINES = 40

@@ -6,7 +6,8 @@ import pytest
 
 from nmtkit.errors import DataError
 from nmtkit.evaluation.checks import text_faults
-from nmtkit.evaluation.metrics import TASK_METRICS, Scorer, comparable_to, left_out
+from nmtkit.evaluation.metric_names import TASK_METRICS, comparable_to, left_out
+from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.tasks.known import TASKS
 from nmtkit.tasks.task import Task, TaskMetric

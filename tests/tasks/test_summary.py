@@ -16,7 +16,7 @@ from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.evaluation.metrics import default_metrics
+from nmtkit.evaluation.metric_names import default_metrics
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.run import Run
 from nmtkit.tasks.summary import SummaryTask
