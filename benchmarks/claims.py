@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.cpu import set_threads
 from nmtkit.distributed.workers import choose_device

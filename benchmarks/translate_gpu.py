@@ -45,7 +45,7 @@ from decoding_modes import CompiledDecoder, GraphRecorder, Recordings, plain_ste
 from device_time import MATRIX_KERNELS, MATRIX_PRODUCTS, device_time, synchronize
 from train_gpu import VOCABULARY, attempt, environment, lengths, model_of, names, write_report
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.console import print_table, set_up
 from nmtkit.data.batch import pad
 from nmtkit.decoding.lengths import length_penalty

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths, read_lengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths, read_lengths
+from nmtkit.config.schema import ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.files import (
     follow_umask,

@@ -7,8 +7,10 @@ from typing import Any, get_args
 import pytest
 from pydantic.fields import FieldInfo
 
+from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, Noise, corpus_name
-from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.recipe import (
     builtin_recipes,
     changes_that_matter,
@@ -19,7 +21,7 @@ from nmtkit.config.recipe import (
     stored_recipe,
     to_toml,
 )
-from nmtkit.config.schema import EXCLUSIVE_KEYS, SECTIONS, DecodingConfig, ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import EXCLUSIVE_KEYS, SECTIONS, ModelConfig, Recipe, TrainingConfig
 from nmtkit.errors import RecipeError
 from tests.conftest import message_of
 

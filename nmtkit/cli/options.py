@@ -163,7 +163,7 @@ def search_options(*names: str, **defaults: str) -> Callable[[Callable[..., None
 
 
 def _search_option(name: str, defaults: Mapping[str, str]) -> inspect.Parameter:
-    from nmtkit.config.schema import DecodingConfig
+    from nmtkit.config.decoding_schema import DecodingConfig
 
     field = DecodingConfig.model_fields[name]
     lowest, highest = (

@@ -12,7 +12,7 @@ from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.files import is_stream, sha256_of, write_atomically
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from nmtkit.config.corpus_entries import (
     mixture_label,
 )
 from nmtkit.config.data_schema import ENVIRONMENT, SUMMARY, DataConfig, defaults_of_task
-from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, DecodingConfig, Recipe, TrainingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES, default_of
 from nmtkit.console import log
 from nmtkit.errors import RecipeError

@@ -21,7 +21,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.cleaning_schema import CleaningConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.data.divergence import are_unrelated
 from nmtkit.data.repeats import PairFile, key_of

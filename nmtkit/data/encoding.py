@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.data_schema import CleaningConfig
-from nmtkit.config.schema import TrainingLengths
+from nmtkit.config.cleaning_schema import CleaningConfig
+from nmtkit.config.decoding_schema import TrainingLengths
 from nmtkit.console import log
 from nmtkit.data.cleaning import BLANK_RULES, SPOOLED, TOO_LONG, BlockFindings, rules_against_lengths
 from nmtkit.data.context import contexts

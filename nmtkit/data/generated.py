@@ -17,7 +17,7 @@ from typing import Any
 
 from nmtkit.config.corpus_entries import MANY_LANGUAGES, GeneratedCorpus, Noise, corpus_name
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.corpora.corpus import Corpus, TextSource, local_lines
 from nmtkit.corpora.download import CorpusFile
 from nmtkit.errors import DataError, ModelError

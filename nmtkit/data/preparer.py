@@ -6,8 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.corpus_entries import corpus_name, mixture_label
-from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, listed, log, progress
 from nmtkit.corpora.corpus import Corpus

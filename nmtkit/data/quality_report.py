@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from nmtkit.config.data_schema import CleaningConfig
+from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.data.cleaning import EXAMPLES_WITHIN, HELD_OUT_COPY, MEANINGS, RULES, BlockFindings
 from nmtkit.errors import DataError
 

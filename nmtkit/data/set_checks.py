@@ -3,7 +3,8 @@
 import math
 from collections import defaultdict
 
-from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.cleaning_schema import CleaningConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.console import listed, log
 from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, PairExaminer
 from nmtkit.data.divergence import are_unrelated

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.schema import read_lengths
+from nmtkit.config.decoding_schema import read_lengths
 from nmtkit.data.stages import fingerprint_of
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, write_json

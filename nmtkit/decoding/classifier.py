@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.config.label_kinds import LABEL_KINDS
-from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.data.batch import batch_of_sequences
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.request import Batching, Segment, Translation, TranslationRequest

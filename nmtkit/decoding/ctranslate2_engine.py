@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.config.recipe import changed_decoding
-from nmtkit.config.schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.console import log
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import length_penalty, longest_translation

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.console import counted
 from nmtkit.data.context import contexts
 from nmtkit.decoding.lengths import Split, cut_source, is_short, source_limit, splits_sentences

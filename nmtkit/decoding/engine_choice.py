@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, exports_of, is_export
 from nmtkit.decoding.engine import Engine

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.text.sentences import sentence_starts
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.console import counted, log
 from nmtkit.data.batch import batch_of_texts, pad
 from nmtkit.data.batching import cut_by_padded_tokens

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.config.recipe import changed_decoding
-from nmtkit.config.schema import DecodingConfig, TrainingLengths
 from nmtkit.console import log
 from nmtkit.data.batch import pad
 from nmtkit.decoding.constraints import (

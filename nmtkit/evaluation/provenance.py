@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from nmtkit.config.schema import DecodingConfig, Recipe
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import sha256_of

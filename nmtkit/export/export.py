@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.console import counted, log
 from nmtkit.decoding import ctranslate2_engine
 from nmtkit.decoding.ctranslate2_engine import FORMAT, Export

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.data_schema import LANGUAGE_MODEL
-from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
+from nmtkit.config.schema import ModelConfig
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.console import log
 from nmtkit.corpora import synthetic
 from nmtkit.data.batch import pad

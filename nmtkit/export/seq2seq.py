@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
+from nmtkit.config.schema import ModelConfig
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.foreign_vocabulary import read_vocabulary

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import torch
 
-from nmtkit.config.schema import DecodingConfig, ModelConfig, read_lengths
+from nmtkit.config.decoding_schema import DecodingConfig, read_lengths
+from nmtkit.config.schema import ModelConfig
 from nmtkit.console import counted
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers

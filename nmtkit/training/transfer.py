@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmtkit.config.data_schema import LANGUAGE_MODEL
-from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import ModelConfig, Recipe
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors

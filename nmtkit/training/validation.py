@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from nmtkit.config.schema import Recipe, TrainingLengths
+from nmtkit.config.decoding_schema import TrainingLengths
+from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, log
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import cut_by_padded_tokens, row_lengths

@@ -15,8 +15,8 @@ import pytest
 
 from nmtkit.cli.main import COMMANDS, app, load_command
 from nmtkit.cli.run import _print_next_commands
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.recipe import builtin_recipes, load_recipe
-from nmtkit.config.schema import DecodingConfig
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.json_toml import read_json, write_json

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config.schema import DecodingConfig, ModelConfig
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from nmtkit.cli.streams import write_stdout_as_text
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.file_translation import TranslationJob
 from nmtkit.decoding.parts import Parts

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.cleaning_schema import CleaningConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.data.cleaning import (
     HELD_OUT_COPY,
     MEANINGS,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.config.data_schema import CleaningConfig, DataConfig
+from nmtkit.config.cleaning_schema import CleaningConfig
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data import training_text
 from nmtkit.data.context import context_of, contexts, preceding

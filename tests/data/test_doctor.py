@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.config.data_schema import CleaningConfig
+from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.recipe import load_recipe, stored_recipe
 from nmtkit.data.cleaning import RULES
 from nmtkit.data.prepare import Check, check, prepare

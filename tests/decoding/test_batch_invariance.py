@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config.schema import DecodingConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.decoding import file_translation as streams
 from nmtkit.decoding.file_translation import Window, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
+from nmtkit.config.schema import ModelConfig
 from nmtkit.decoding.file_translation import TranslationJob, as_they_come, translate_file, windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.parts import Written

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.config.schema import DecodingConfig, ModelConfig
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore

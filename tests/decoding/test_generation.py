@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from nmtkit.config.corpus_entries import Noise
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DecodingConfig, Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.data.changes import changed_text
 from nmtkit.data.generated import FILLER, Generation, with_noise
 from nmtkit.data.inspection import inspect_pair

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding import file_translation as streams
 from nmtkit.decoding import sampling
 from nmtkit.decoding.file_translation import (

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import ModelConfig, Recipe
 from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
 from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator

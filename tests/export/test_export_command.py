@@ -6,7 +6,7 @@ import pytest
 import tiny_models
 from tiny_models import make_run
 
-from nmtkit.config.schema import TrainingLengths
+from nmtkit.config.decoding_schema import TrainingLengths
 from nmtkit.export import huggingface
 from nmtkit.export.export import export
 from nmtkit.json_toml import read_json

@@ -8,7 +8,7 @@ import torch
 from tiny_models import LINES, VALID, make_run, tokenizer_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from nmtkit.config.schema import TrainingLengths
+from nmtkit.config.decoding_schema import TrainingLengths
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import ModelError
 from nmtkit.export import ctranslate2, huggingface

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.config.schema import DecodingConfig, ModelConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
+from nmtkit.config.schema import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import Tokenizer

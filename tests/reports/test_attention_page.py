@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.config.schema import DecodingConfig, ModelConfig
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import LoadedModel, load_model

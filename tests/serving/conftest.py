@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nmtkit.config.schema import DecodingConfig, TrainingLengths
+from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.request import Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator

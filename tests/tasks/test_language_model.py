@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DecodingConfig
 from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry
 from nmtkit.data.batch import make_batch

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.decoding_schema import TrainingLengths
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import TrainingLengths
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.forced import ForcedDecoder

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.config.schema import DecodingConfig, ModelConfig
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.schema import ModelConfig
 from nmtkit.errors import ModelError
 from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer

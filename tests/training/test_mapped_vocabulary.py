@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import DecodingConfig, ModelConfig, Recipe
+from nmtkit.config.schema import ModelConfig, Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
