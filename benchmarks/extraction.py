@@ -15,7 +15,8 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nmtkit.corpora.download import Downloader, RemoteFile
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.http_transfer import RemoteFile
 from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
 from nmtkit.json_toml import write_json, write_json_lines
 from nmtkit.lines import LineReader

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from extraction import SCITLDR, one_line, scitldr_examples, scores_by_best_reference
 
-from nmtkit.corpora.download import Downloader, RemoteFile
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.http_transfer import RemoteFile
 from nmtkit.evaluation.rouge import ROUGE_METRICS
 from nmtkit.lines import read_lines, write_lines
 from nmtkit.run import Run

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.corpora.download import RemoteFile
+from nmtkit.corpora.http_transfer import RemoteFile
 
 
 @dataclass(frozen=True)

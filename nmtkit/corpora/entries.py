@@ -27,7 +27,8 @@ from nmtkit.corpora.corpus import (
     stored_corpus,
     stored_text,
 )
-from nmtkit.corpora.download import Downloader, RemoteFile
+from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.http_transfer import RemoteFile
 from nmtkit.errors import DataError
 
 _TREEBANK_PREFIX = "wsj/"

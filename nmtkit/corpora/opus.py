@@ -12,7 +12,7 @@ import re
 
 from nmtkit.console import log
 from nmtkit.corpora.catalogue import CatalogueEntry, CatalogueText
-from nmtkit.corpora.download import RemoteFile
+from nmtkit.corpora.http_transfer import RemoteFile
 
 PREFIX = "opus/"
 FORM = "opus/CORPUS-VERSION:xx-yy"

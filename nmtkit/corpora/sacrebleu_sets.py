@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.corpora.archives import ARCHIVE_NAME, is_archive
 from nmtkit.corpora.catalogue import CatalogueEntry, CatalogueText
-from nmtkit.corpora.download import RemoteFile
+from nmtkit.corpora.http_transfer import RemoteFile
 from nmtkit.errors import DataError
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import torch
 
 from nmtkit.cli.score_files import print_differences, print_scores
 from nmtkit.corpora import sacrebleu_sets
-from nmtkit.corpora.download import RemoteFile, mirror_path
+from nmtkit.corpora.download import mirror_path
+from nmtkit.corpora.http_transfer import RemoteFile
 from nmtkit.corpora.sacrebleu_sets import sacrebleu_set
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metric_names import METRICS

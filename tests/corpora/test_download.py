@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nmtkit.corpora import download
-from nmtkit.corpora.download import Downloader, PartialFile, RemoteFile, default_cache, mirror_path
+from nmtkit.corpora import download, http_transfer
+from nmtkit.corpora.download import Downloader, default_cache, mirror_path
+from nmtkit.corpora.http_transfer import PartialFile, RemoteFile
 from nmtkit.errors import DataError
 from tests.conftest import message_of
 
@@ -227,7 +228,7 @@ def test_a_compressed_file_arrives_as_it_is(server: Server, tmp_path: Path) -> N
 def test_progress_is_reported_until_the_last_byte(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(download, "CHUNK_BYTES", 4000)
+    monkeypatch.setattr(http_transfer, "CHUNK_BYTES", 4000)
     reports: list[tuple[str, int, int | None]] = []
     file = server.file()
     downloader = Downloader(cache=tmp_path, progress=lambda url, done, total: reports.append((url, done, total)))
@@ -350,7 +351,7 @@ def test_a_server_that_does_not_answer_is_one_line(server: Server, tmp_path: Pat
 def test_a_server_that_stops_answering_is_given_up(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(http_transfer, "TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(download, "MAX_ATTEMPTS", 1)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as silent:
         file = RemoteFile(f"http://127.0.0.1:{silent.server_port}/a.txt")
@@ -421,7 +422,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(server: Server, tmp_path: Pa
 def test_a_disk_that_fills_up_is_one_line_and_what_was_fetched_serves_the_next_run(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "CHUNK_BYTES", 4000)
+    monkeypatch.setattr(http_transfer, "CHUNK_BYTES", 4000)
     write = PartialFile.write
 
     def write_until_full(part: PartialFile, chunk: bytes) -> None:
@@ -453,7 +454,7 @@ class TestResuming:
     def test_a_stopped_download_goes_on_where_it_was(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(download, "CHUNK_BYTES", 1000)
+        monkeypatch.setattr(http_transfer, "CHUNK_BYTES", 1000)
         file = server.file()
 
         def stop(url: str, done: int, total: int | None) -> None:
@@ -563,7 +564,7 @@ class TestResuming:
     ) -> None:
         begun(tmp_path, RemoteFile("https://here/t.txt"), b"old")
         part = PartialFile(tmp_path / "here" / "t.txt")
-        monkeypatch.setattr(download, "write_json", lambda path, state: 1 / 0)
+        monkeypatch.setattr(http_transfer, "write_json", lambda path, state: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             part.begin("https://here/t.txt", '"new"', 0)
         assert part.size == 0
@@ -585,7 +586,7 @@ class TestResuming:
 
 
 def one_transfer(self: Downloader, url: str, expected: RemoteFile, part: PartialFile) -> None:
-    download.transfer(url, expected, part, lambda done, total: None)
+    http_transfer.transfer(url, expected, part, lambda done, total: None)
 
 
 class TestTryingAgain:
@@ -686,7 +687,7 @@ class TestSeveralAtOnce:
     def test_one_failure_is_one_line_and_the_rest_is_kept_for_the_next_run(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(download, "CHUNK_BYTES", 1000)
+        monkeypatch.setattr(http_transfer, "CHUNK_BYTES", 1000)
         files = [server.file(f"/{n}.txt") for n in range(4)]
         missing = RemoteFile(f"{server.url}/missing.txt")
         places = [tmp_path / mirror_path(file.url) for file in files]
@@ -728,7 +729,8 @@ class TestSeveralAtOnce:
     def test_processes_that_share_a_cache_download_a_file_once(self, server: Server, tmp_path: Path) -> None:
         file = server.file(body=CONTENT * 200)
         code = (
-            "import sys; from pathlib import Path; from nmtkit.corpora.download import Downloader, RemoteFile\n"
+            "import sys; from pathlib import Path; from nmtkit.corpora.download import Downloader\n"
+            "from nmtkit.corpora.http_transfer import RemoteFile\n"
             f"file = RemoteFile({file.url!r}, num_bytes={file.num_bytes}, sha256={file.sha256!r})\n"
             f"print(Downloader(cache=Path({str(tmp_path)!r})).fetch(file).sha256)"
         )
@@ -781,4 +783,4 @@ def test_an_address_that_names_no_file_inside_the_folder_is_a_bug(url: str) -> N
 )
 def test_a_range_of_an_answer_that_cannot_be_read_is_unknown(extent: str, expected: tuple[int, int | None]) -> None:
     answer: Any = SimpleNamespace(status=206, length=5, headers={"Content-Range": extent})
-    assert download._extent(answer) == expected
+    assert http_transfer._extent(answer) == expected

@@ -14,7 +14,8 @@ from nmtkit.corpora import sacrebleu_sets
 from nmtkit.corpora.archives import is_archive
 from nmtkit.corpora.catalogue import CatalogueText
 from nmtkit.corpora.corpus import check_corpus, open_corpus
-from nmtkit.corpora.download import Downloader, RemoteFile, mirror_path
+from nmtkit.corpora.download import Downloader, mirror_path
+from nmtkit.corpora.http_transfer import RemoteFile
 from nmtkit.corpora.sacrebleu_sets import sacrebleu_set, set_names
 from nmtkit.errors import DataError
 from tests.corpora.test_corpus import write_tar
