@@ -23,3 +23,8 @@ class ModelError(NmtkitError):
 
 class PeerLostError(NmtkitError):
     """Another process of the same training was lost, so this one cannot continue."""
+
+
+def in_one_line(error: object) -> str:
+    """Return the message of a library's error in one line of at most 300 characters, or its type if it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, NmtkitError, in_one_line
 from nmtkit.files import content_of, write_text
 
 
@@ -115,7 +115,7 @@ def _misfits(value: Any, shape: Any, location: str) -> Iterator[str]:
         try:
             shape(value)
         except ValueError as error:
-            yield f"{location.removeprefix('.')}: {' '.join(str(error).split())[:200]}"
+            yield f"{location.removeprefix('.')}: {in_one_line(error)}"
     elif not _is_of_type(value, get_args(shape) or (shape,)):
         kind = _KINDS.get(type(value)) or f"the number {str(value)[:20]}"
         yield f"{location.removeprefix('.') or 'its content'} is {kind}, which it cannot be"

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths, read_lengths
 from nmtkit.config.schema import ModelConfig
-from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError, in_one_line
 from nmtkit.files import (
     follow_umask,
     link_or_copy,
@@ -105,7 +105,7 @@ def load_tensors(path: Path) -> "dict[str, torch.Tensor]":
     except (SafetensorError, ValueError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None
     except (OSError, RuntimeError) as error:  # such as too many open files
-        raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from None
+        raise ModelError(f"{path}: cannot be read ({in_one_line(error)})") from None
     return tensors
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nmtkit.console import log
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, in_one_line
 from nmtkit.files import free_bytes
 from nmtkit.json_toml import write_json
 from nmtkit.locks import is_at, open_locked
@@ -194,7 +194,7 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()  # it holds the connection
-        reason = _one_line(f"HTTP {error.code} {error.reason}")
+        reason = in_one_line(f"HTTP {error.code} {error.reason}")
         if error.code == 416:  # the partial file is longer than the server's, or whole: begin anew
             part.discard()
             raise TemporaryError(reason, 0.0) from None
@@ -207,13 +207,13 @@ def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.clien
             advice = "; behind a proxy that inspects TLS, name its certificate in the variable SSL_CERT_FILE"
             if sys.platform == "darwin":
                 advice += "; with Python from python.org, run 'Install Certificates.command' in its folder first"
-            raise AttemptError(f"{_one_line(error.reason)}{advice}") from None
+            raise AttemptError(f"{in_one_line(error.reason)}{advice}") from None
         kind = AttemptError if isinstance(error.reason, socket.gaierror) else TemporaryError
-        raise kind(_one_line(error.reason)) from None
+        raise kind(in_one_line(error.reason)) from None
     except ValueError as error:  # an address that urllib cannot read, of a proxy or a redirection
-        raise AttemptError(_one_line(error)) from None
+        raise AttemptError(in_one_line(error)) from None
     except (OSError, http.client.HTTPException) as error:
-        raise TemporaryError(_one_line(error)) from None
+        raise TemporaryError(in_one_line(error)) from None
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
@@ -221,7 +221,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         # Returns what has arrived, which is stored at once; read() would wait for the whole chunk.
         return response.read1(CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise TemporaryError(f"the connection broke ({_one_line(error)})") from None
+        raise TemporaryError(f"the connection broke ({in_one_line(error)})") from None
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -246,10 +246,6 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
                 return int(begin), None if response.length is None else int(begin) + response.length
             return int(begin), int(total)
     return -1, None
-
-
-def _one_line(reason: object) -> str:
-    return " ".join(str(reason).split()) or type(reason).__name__
 
 
 def check_room(path: Path, num_bytes: int) -> None:

@@ -22,7 +22,7 @@ from nmtkit.decoding.lengths import length_penalty, longest_translation
 from nmtkit.decoding.request import Batching, Segment, Translation, TranslationRequest
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.distributed.limits import available_cores
-from nmtkit.errors import DataError, ModelError
+from nmtkit.errors import DataError, ModelError, in_one_line
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import positive, read_json
 from nmtkit.model_folder import read_description, read_provenance
@@ -84,7 +84,7 @@ class Export:
         try:
             stored = DecodingConfig.model_validate(description["decoding"])
         except ValidationError as error:
-            reason = " ".join(str(error).split())
+            reason = in_one_line(error)
             raise ModelError(f"{path}: its decoding settings are not valid ({reason})") from None
         return changed_decoding(stored, overrides)
 
@@ -196,7 +196,7 @@ class CTranslate2Translator(Engine):
             if on_gpu:  # it looks for cuBLAS at the first product
                 translator.translate_batch([[tokenizer.entries("source")[EOS]]], beam_size=1, max_decoding_length=1)
         except (RuntimeError, ValueError) as error:
-            raise ModelError(f"{export.folder}: CTranslate2 cannot use it ({' '.join(str(error).split())})") from None
+            raise ModelError(f"{export.folder}: CTranslate2 cannot use it ({in_one_line(error)})") from None
         # While an export is being written, it has no manifest.json yet.
         if is_export(export.folder) and Export.read(export.folder).manifest != export.manifest:
             raise ModelError(f"{export.folder}: was replaced while it was read; run the command again")
@@ -287,7 +287,7 @@ class CTranslate2Translator(Engine):
                 try:
                     result = pending.result()
                 except RuntimeError as error:
-                    reason = " ".join(str(error).split())
+                    reason = in_one_line(error)
                     is_full = "out of memory" in reason or "ALLOC_FAILED" in reason
                     remedy = "a smaller --batch-tokens" if is_full else "the model itself, with --engine torch"
                     raise ModelError(f"CTranslate2 failed ({reason}); try {remedy}") from None

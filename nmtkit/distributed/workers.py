@@ -29,7 +29,7 @@ from nmtkit.console import counted, environment_number, log
 from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_primitive_cache, set_products, set_threads
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
 from nmtkit.distributed.interpreter import collect_as_usual
-from nmtkit.errors import NmtkitError, PeerLostError
+from nmtkit.errors import NmtkitError, PeerLostError, in_one_line
 from nmtkit.files import write_text
 
 PEER_LOST = 75
@@ -383,7 +383,7 @@ def _in_short(error: BaseException) -> str:
     """Return an error in one line, for messages of the other processes."""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped by a signal"
-    return " ".join((str(error) or type(error).__name__).split())[:300]
+    return in_one_line(error)
 
 
 def _is_broken_connection(error: RuntimeError) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.console import is_telling
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, in_one_line
 from nmtkit.evaluation.scores import Score
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Comet:
             path = model if Path(model).is_file() else download_model(model)
             self._model: Any = load_from_checkpoint(path)
         except Exception as error:  # the library raises bare Exceptions, and those of every library below it
-            reason = " ".join(str(error).split())[:200]
+            reason = in_one_line(error)
             raise DataError(
                 f"the COMET model {model} cannot be read ({reason}); see the name, the network, and whether its "
                 "licence has to be accepted first"

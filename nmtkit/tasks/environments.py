@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, in_one_line
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was cut off, and facts: `is_success`, `shortest`."""
@@ -251,7 +251,7 @@ def _called(name: str, function: Callable[..., Any], *values: Any, **named: Any)
 
 
 def _in_words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return f"{type(error).__name__}: {in_one_line(error)}"
 
 
 def random_action(environment: Environment, facts: dict[str, Any], random: np.random.Generator) -> Any:

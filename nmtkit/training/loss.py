@@ -22,7 +22,7 @@ from nmtkit.console import duration, log
 from nmtkit.data.batch import Batch, LabelBatch
 from nmtkit.data.episodes import EpisodeBatch
 from nmtkit.distributed.workers import is_out_of_memory
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, in_one_line
 from nmtkit.model.decoder_only import DecoderOnly
 from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer
@@ -353,7 +353,7 @@ class CompiledLoss:
         except torch._dynamo.exc.TorchDynamoException as error:
             if is_out_of_memory(error):
                 raise
-            reason = " ".join(str(error).split())[:300]
+            reason = in_one_line(error)
             raise NmtkitError(
                 f"training.compile: torch cannot compile here ({reason}); install a C++ compiler, or leave it out"
             ) from None

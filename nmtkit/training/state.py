@@ -27,7 +27,7 @@ from torch import Tensor
 from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
-from nmtkit.errors import DataError, ModelError, NmtkitError
+from nmtkit.errors import DataError, ModelError, NmtkitError, in_one_line
 from nmtkit.files import remove_folder, sha256_of, sha256_of_files, write_folder_atomically
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.decoder_only import build_model
@@ -239,7 +239,7 @@ class TrainingState:
                 average.copy_(tensors["average"][name])
         except (RuntimeError, KeyError) as error:
             raise ModelError(
-                f"{folder}: the resume state does not belong to this model ({' '.join(str(error).split())[:200]})"
+                f"{folder}: the resume state does not belong to this model ({in_one_line(error)})"
             ) from None
         self.progress = Progress(**saved["progress"])
 
