@@ -1,4 +1,4 @@
-"""Write docs/recipe-keys.toml from nmtkit/config/schema.py and data_schema.py; `--check` only compares it."""
+"""Write docs/recipe-keys.toml from the modules of nmtkit/config; `--check` only compares it."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from nmtkit.config.schema import SECTIONS
 PAGE = Path(__file__).with_name("recipe-keys.toml")
 HEAD = """\
 # Every key of a recipe, with its default. Commented-out keys have no fixed default. docs/recipes.md explains recipes.
-# Written by docs/make_recipe_tables.py from nmtkit/config/schema.py and data_schema.py.
+# Written by docs/make_recipe_tables.py from the modules of nmtkit/config.
 """
 
 

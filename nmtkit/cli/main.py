@@ -200,19 +200,22 @@ def _stopping() -> Callable[[int, FrameType | None], None]:
     The handler's exception may be lost in C code that calls Python, such as pydantic's serializer; then it raises
     another one soon after.
     """
-    requested_at, postponed_at, code = -math.inf, math.inf, 0
+    requested_at, postponed_at, requested = -math.inf, math.inf, 0
     raised: Callable[[], _Stopped | None] = lambda: None  # noqa: E731
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal requested_at, code, raised
+        nonlocal requested_at, requested, raised
         # The same request once more must not interrupt the clean-up.
         if time.monotonic() - requested_at >= SECONDS_OF_ONE_REQUEST:
-            requested_at, code, raised = time.monotonic(), 128 + number, lambda: None
+            requested_at, requested, raised = time.monotonic(), number, lambda: None
             signal.signal(signal.SIGALRM, end)
             end(number, frame)
 
     def end(_: int, frame: FrameType | None) -> None:
         nonlocal postponed_at, raised
+        if raised() is None and signal.getsignal(requested) is not stop:
+            signal.raise_signal(requested)  # such as a training, which saves first
+            return
         signal.setitimer(signal.ITIMER_REAL, 0.05)  # No thread: to start one takes locks, which this one may hold.
         if raised() is not None:  # it still exists, so the clean-up is going on
             return
@@ -220,10 +223,10 @@ def _stopping() -> Callable[[int, FrameType | None], None]:
             # An exception would leave a library half imported.
             postponed_at = min(postponed_at, time.monotonic())
             if time.monotonic() - postponed_at >= _SECONDS_OF_AN_IMPORT:
-                os._exit(code)
+                os._exit(128 + requested)
             return
-        error = _Stopped(code)
-        raised = weakref.ref(error)
+        error = _Stopped(128 + requested)
+        raised, postponed_at = weakref.ref(error), math.inf
         try:
             raise error
         finally:
@@ -254,7 +257,9 @@ def main() -> None:
         try:
             app()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            for number in stop_signals():
+                signal.signal(number, signal.SIG_DFL)  # an exception would only disturb the end of the interpreter
             # Here, as a full disk would otherwise be an error of the interpreter when it ends.
             sys.stdout.flush()
             sys.stderr.flush()

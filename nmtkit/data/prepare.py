@@ -6,7 +6,7 @@
 
 The corpora are read once. Each of the next two steps reads the spooled text once (learning subwords twice if source and
 target have separate vocabularies). A stage that was made from the same text with the same settings is not repeated
-(stages.py).
+(stages.py). The steps are those of `Preparer` (preparer.py).
 """
 
 import difflib

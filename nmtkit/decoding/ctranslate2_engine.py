@@ -288,7 +288,7 @@ class CTranslate2Translator(Engine):
                     result = pending.result()
                 except RuntimeError as error:
                     reason = in_one_line(error)
-                    is_full = "out of memory" in reason or "ALLOC_FAILED" in reason
+                    is_full = any(sign in str(error) for sign in ("out of memory", "ALLOC_FAILED"))
                     remedy = "a smaller --batch-tokens" if is_full else "the model itself, with --engine torch"
                     raise ModelError(f"CTranslate2 failed ({reason}); try {remedy}") from None
                 limit, hypotheses = limits[index], [pieces[len(start) :] for pieces in result.hypotheses]

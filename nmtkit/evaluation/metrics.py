@@ -10,8 +10,8 @@ A metric reads the text in one of three forms:
     compounds   bleu-compound-split                      punctuation, Moses, split compounds  split compounds
     as it is    rouge1, rouge2, rougeL, rougeLsum        as it is                             as it is
 
-sacreBLEU computes all but ROUGE. A task whose output is no running text has a metric of its own (TASK_METRICS) instead:
-`default_metrics` names it.
+sacreBLEU computes all but ROUGE. A task whose output is no running text has a metric of its own instead; see
+metric_names.py, which also says what each score compares with.
 """
 
 import dataclasses

@@ -67,13 +67,37 @@ def test_a_stop_that_other_code_swallows_is_repeated() -> None:
     program = (
         "import os, signal, time\nfrom nmtkit.cli import main\n"
         "def work():\n"
-        "    try:\n        os.kill(os.getpid(), signal.SIGTERM)\n    except SystemExit:\n        pass\n"
-        "    try:\n        print('goes on', flush=True)\n        time.sleep(60)\n"
+        "    try:\n        try:\n            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        except SystemExit:\n            print('goes on', flush=True)\n        time.sleep(60)\n"
         "    finally:\n        time.sleep(0.2)\n        print('cleaned up', flush=True)\n"
         "main.app = work\nmain.main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (143, "goes on\ncleaned up\n", "")
+
+
+def test_a_postponed_stop_is_handled_as_the_command_handles_stops_by_then(tmp_path: Path) -> None:
+    # As a training does, which saves first, and a launcher of processes, which passes the signal on.
+    (tmp_path / "last.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    program = (
+        "import signal, time\nfrom nmtkit.cli import main\n"
+        "def work():\n    import last\n    received = []\n"
+        "    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))\n"
+        "    time.sleep(0.3)\n    print(*received)\n"
+        "main.app = work\nmain.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{signal.SIGTERM.value}\n", "")
+
+
+def test_a_stop_of_a_finished_command_ends_it_silently() -> None:
+    program = (
+        "import atexit, os, signal\nfrom nmtkit.cli import main\n"
+        "def work():\n    atexit.register(os.kill, os.getpid(), signal.SIGTERM)\n    print('done')\n"
+        "main.app = work\nmain.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "done\n", "")
 
 
 def test_streams_block_again(tmp_path: Path) -> None:
