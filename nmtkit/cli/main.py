@@ -197,8 +197,8 @@ def _stopping() -> Callable[[int, FrameType | None], None]:
     """Return a handler of signals that ends the process with clean-up: exit code 129 for SIGHUP, 130 for SIGINT, 143
     for SIGTERM.
 
-    The handler's exception may be lost in C code that calls Python, such as pydantic's serializer; then it raises
-    another one soon after.
+    The exception may be lost in C code that calls Python, such as pydantic's serializer. Soon after, another one is
+    raised then, unless another handler has been installed meanwhile, such as that of a training: this one is called.
     """
     requested_at, postponed_at, requested = -math.inf, math.inf, 0
     raised: Callable[[], _Stopped | None] = lambda: None  # noqa: E731
@@ -214,7 +214,7 @@ def _stopping() -> Callable[[int, FrameType | None], None]:
     def end(_: int, frame: FrameType | None) -> None:
         nonlocal postponed_at, raised
         if raised() is None and signal.getsignal(requested) is not stop:
-            signal.raise_signal(requested)  # such as a training, which saves first
+            signal.raise_signal(requested)
             return
         signal.setitimer(signal.ITIMER_REAL, 0.05)  # No thread: to start one takes locks, which this one may hold.
         if raised() is not None:  # it still exists, so the clean-up is going on
