@@ -96,6 +96,7 @@ class TestDefaults:
         assert ModelConfig().model_dump() == {
             "architecture": "encoder-decoder",
             "source_attention": "causal",
+            "target_positions": "continued",
             "encoder_layers": 6,
             "decoder_layers": 6,
             "d_model": 512,
@@ -424,6 +425,10 @@ class TestBases:
         assert labels.data.target_language == "zxx"
         folder.write(to_toml(labels), "labels.toml")
         assert folder.load('base = "labels.toml"\n[data]\nlabel_type = "number"\n').model.head == "number"
+        restarted = '[model]\ntarget_positions = "restarted"\n'
+        for recipe, task in ((f'base = "lm.toml"\n{restarted}', "language-model"), (of_label + restarted, "label")):
+            complaint = folder.complaint(recipe)
+            assert f'is for texts with a source, not for [data] task = "{task}"; leave it out' in complaint
         assert "leave head out" in folder.complaint(f'{of_label}[model]\nhead = "none"\n')
         assert "leave share_vocab out" in folder.complaint(of_label.replace("[data]", "[data]\nshare_vocab = true"))
 
@@ -823,6 +828,7 @@ class TestRulesAcrossKeys:
                 ('"compressed"', '"causal"'),
             ),
             ('share_vocab = false\n[model]\narchitecture = "decoder"\nshare_embeddings = "none"\n', ("share_vocab",)),
+            ('[model]\ntarget_positions = "restarted"\n', ('"restarted"', 'architecture = "decoder"')),
             ('[model]\nself_attention = ["window"]\n', ("attention_window",)),
             (
                 '[model]\narchitecture = "decoder"\npositions = "learned"\nmax_positions = 512\n',

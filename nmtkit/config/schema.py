@@ -24,6 +24,10 @@ class ModelConfig(Section):
     source_attention: Literal["causal", "full"] = "causal"
     """Decoder alone: a position of the source sees itself and earlier ones, as in Liu et al. (causal), or the whole
     source (full). full needs [training] source_loss = 0."""
+    target_positions: Literal["continued", "restarted"] = "continued"
+    """Decoder alone: positions of the target follow those of the source, as in Liu et al. (continued), or begin at 0
+    again (restarted); then two learned vectors, added to the embeddings, tell source from target (both as in the
+    translation language model of Lample and Conneau 2019)."""
     # The sizes of the base model: sections 3.1 to 3.3 of the paper.
     encoder_layers: int = Field(default=6, ge=1, le=1_000)
     """Number of encoder layers."""
@@ -114,6 +118,8 @@ class ModelConfig(Section):
             )
         if self.decoder_start == "eos" and self.is_joined:
             raise ValueError('decoder_start = "eos" needs architecture = "encoder-decoder"')
+        if self.target_positions == "restarted" and not self.is_joined:
+            raise ValueError('target_positions = "restarted" needs architecture = "decoder"')
         if self.output_bias and self.has_actions:
             raise ValueError("output_bias is for models that generate text; leave it out")
         if "window" in self.self_attention and self.attention_window is None:
@@ -409,6 +415,11 @@ class Recipe(Section):
                 "seen cannot be predicted"
             )
         has_source = self.data.task_name != LANGUAGE_MODEL
+        if self.model.target_positions == "restarted" and (self.model.head != "none" or not has_source):
+            raise ValueError(
+                f'[model] target_positions = "restarted" is for texts with a source, not for [data] task = '
+                f'"{self.data.task_name}"; leave it out'
+            )
         if self.model.is_joined and self.training.r_drop and self.training.source_loss and has_source:
             raise ValueError("[training] r_drop needs source_loss = 0")
         if self.training.keep_last < self.decoding.average_last:

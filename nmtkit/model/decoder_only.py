@@ -70,7 +70,7 @@ class DecoderOnly(Transformer):
         from_target = target_in.gather(1, offset.clamp(0, target - 1))
         from_source = source.gather(1, position.clamp(max=source.size(1) - 1).expand(batch, -1))
         ids = torch.where(offset < 0, from_source, from_target)
-        x = self.embed(ids, "target")
+        x = self.dropout(self.embed_at(ids, position[None], lengths, width))
         prefix = lengths if self.config.source_attention == "full" else None
         for layer in self.decoder:
             x = layer(x, None, True, prefix)
@@ -109,12 +109,20 @@ class DecoderOnly(Transformer):
         return table.index_put((example, number), scores)
 
     def embed_at(
-        self, ids: Int[Tensor, "batch length"], positions: Int[Tensor, "#batch length"], count: int
+        self,
+        ids: Int[Tensor, "batch length"],
+        positions: Int[Tensor, "#batch length"],
+        source_lengths: Int[Tensor, " batch"],
+        count: int,
     ) -> Float[Tensor, "batch length width"]:
-        """Return embeddings at given positions below ``count``, without dropout."""
+        """Return embeddings at positions of the joined sequences, all below ``count``, without dropout."""
         if self.positions is not None:  # padding of a batch may reach further
             count = min(count, self.config.max_positions)
         x = F.embedding(ids, self.embeddings["shared" if "shared" in self.embeddings else "target"])
+        if self.sides is not None:
+            offset = positions - source_lengths[:, None]
+            x = x + F.embedding((offset >= 0).long(), self.sides)
+            positions = torch.where(offset < 0, positions, offset)
         return x * self.embedding_factor + self.position_rows("target", 0, count).to(x.dtype)[positions]
 
 

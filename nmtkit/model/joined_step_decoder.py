@@ -226,7 +226,7 @@ class JoinedStepDecoder:
         config, width = self._model.config, int(source_lengths.max()) - 1
         lengths = (source_lengths - 1).to(source.device)
         position = torch.arange(width, device=source.device)
-        x = self._model.embed_at(source[:, :width], position[None], width)
+        x = self._model.embed_at(source[:, :width], position[None], lengths, width)
         caches: list[_Cache] = []
         for number, layer in enumerate(self.layers):
             attend = partial(self._attend_in_source, number, caches, position < lengths[:, None], lengths)
@@ -267,8 +267,9 @@ class JoinedStepDecoder:
         state.num_hypotheses = len(last_ids)
         position = state.lengths + state.length  # [sentences]
         # Sources differ in length, so new tokens of the same step are at different positions.
-        of_rows = position.repeat_interleave(len(last_ids) // len(position))[:, None]
-        x = self._model.embed_at(last_ids[:, None], of_rows, state.source_width + state.length)
+        lengths = state.lengths.repeat_interleave(len(last_ids) // len(position))
+        of_rows = (lengths + state.length)[:, None]
+        x = self._model.embed_at(last_ids[:, None], of_rows, lengths, state.source_width + state.length)
         for number, (layer, cache) in enumerate(zip(self.layers, state.caches, strict=True)):
             keep = keep_attention and number == self._reported
             x = layer(x, partial(state.attend, cache, position, keep))

@@ -172,6 +172,9 @@ class Transformer(nn.Module):
         self.register_buffer("_sinusoids", torch.empty(0, config.d_model), persistent=False)
         self.dropout = Dropout(config.dropout)
         is_pre = config.norm == "pre"
+        self.sides: nn.Parameter | None = None  # vectors that tell source from target in one sequence
+        if config.target_positions == "restarted":
+            self.sides = nn.Parameter(torch.empty(2, config.d_model))
         if config.is_joined:
             self.encoder = nn.ModuleList()
             self.decoder = nn.ModuleList(SelfAttentionLayer(config, number) for number in range(config.decoder_layers))
@@ -198,7 +201,10 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
         tables = [module.weight for module in self.modules() if isinstance(module, nn.Embedding)]
-        for table in (*tables, *self.embeddings.values(), *(self.positions or {}).values()):
+        tables += [*self.embeddings.values(), *(self.positions or {}).values()]
+        if self.sides is not None:
+            tables.append(self.sides)
+        for table in tables:
             # Xavier: times `embedding_factor` = sqrt(d_model), the entries have a standard deviation of 1.
             nn.init.normal_(table, std=0.02 if is_normal else self.config.d_model**-0.5)
 

@@ -17,6 +17,7 @@ from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.decoder_only import DecoderOnly, build_model, count_parameters
 from nmtkit.model.flops import forward_flops
 from nmtkit.model.joined_step_decoder import JoinedStepDecoder
+from nmtkit.model.transformer import sinusoidal_positions
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.training.loss import batch_loss
 
@@ -35,6 +36,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "window": {"self_attention": ["window"], "attention_window": 7},
     "local, source seen whole": {"self_attention": ["local"], "source_attention": "full"},
     "window, source seen whole": {"self_attention": ["window"], "attention_window": 7, "source_attention": "full"},
+    "restarted positions": {"target_positions": "restarted", "source_attention": "full"},
+    "restarted positions, local": {"target_positions": "restarted", "self_attention": ["local"]},
 }
 SMALL_BLOCKS = {
     "blocks of 1": {"self_attention": ["local"], "local_block": 1},
@@ -87,12 +90,25 @@ def test_source_separator_and_target_are_one_sequence() -> None:
     rows = [[5, 6, 7, BOS, 9, 10], [8, BOS, 11, 12, 13], [BOS, 14]]
     assert [ids[: len(row)] for ids, row in zip(joined.ids.tolist(), rows, strict=True)] == rows
     for index, row in enumerate(rows):  # a sentence by itself has the same states at the same positions
-        x = model.embed_at(torch.tensor([row]), torch.arange(len(row))[None], len(row))
+        x = model.embed_at(torch.tensor([row]), torch.arange(len(row))[None], torch.tensor([row.index(BOS)]), len(row))
         for layer in model.decoder:
             x = layer(x, None, True)
         torch.testing.assert_close(joined.states[index, : len(row)], x[0])
         target = row.index(BOS)
         torch.testing.assert_close(joined.target_states[index, : len(row) - target], x[0, target:])
+
+
+def test_restarted_positions_of_the_target_begin_at_0_and_its_embeddings_have_a_vector_of_their_own() -> None:
+    model = model_of(target_positions="restarted", decoder_layers=1)
+    assert model.sides is not None
+    assert sum(values.numel() for values in model.parameters()) == 2 * 16 + sum(
+        values.numel() for values in model_of(decoder_layers=1).parameters()
+    )
+    ids, lengths = torch.tensor([[5, 6, 7, BOS, 9, 10], [8, BOS, 11, 12, 13, 0]]), torch.tensor([3, 1])
+    places = torch.tensor([[0, 1, 2, 0, 1, 2], [0, 0, 1, 2, 3, 4]])
+    sides = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1]])
+    expected = (model.embeddings["shared"][ids] + model.sides[sides]) * 4 + sinusoidal_positions(5, 16)[places]
+    torch.testing.assert_close(model.embed_at(ids, torch.arange(6)[None], lengths, 6), expected)
 
 
 @pytest.mark.parametrize("source_attention", ["causal", "full"])
