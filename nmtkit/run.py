@@ -75,7 +75,6 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.recipe_file = folder / "recipe.toml"
-        self.recipe_before = folder / "recipe.before.toml"
         self.data = folder / "data"
         self.manifest = self.data / "manifest.json"
         self.train_data, self.valid_data = self.data / "train", self.data / "valid"

@@ -5,6 +5,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, NamedCorpus, corpus_name, public_name
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import data_changes
@@ -19,9 +22,27 @@ from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
 
 
-def changes_since(stored: Recipe, recipe: Recipe, manifest: dict[str, Any]) -> list[str]:
-    """Return what differs between a recipe and the prepared data of the stored one: keys, else texts and models."""
-    return data_changes(stored, recipe) or changed_text(recipe.data, manifest)
+def changes_since(recipe: Recipe, manifest: dict[str, Any]) -> list[str]:
+    """Return what differs between a recipe and the prepared data: keys, else texts and models."""
+    return changed_keys(recipe, manifest) or changed_text(recipe.data, manifest)
+
+
+def changed_keys(recipe: Recipe, manifest: dict[str, Any]) -> list[str]:
+    """Return the keys of [data] and [cleaning] that differ from those with which the data were prepared.
+
+    RUN/recipe.toml does not say with which: it may have been edited since.
+    """
+    settings = manifest.get("settings", {})
+    try:
+        prepared = {
+            "data": DataConfig.model_validate(settings["data"]),
+            "cleaning": CleaningConfig.model_validate(settings["cleaning"]),
+        }
+    except (KeyError, ValidationError):
+        raise DataError(
+            "data/manifest.json has no [data] and [cleaning] that this version can read; prepare the run again"
+        ) from None
+    return data_changes(recipe.model_copy(update=prepared), recipe)
 
 
 def changed_text(data: DataConfig, manifest: dict[str, Any]) -> list[str]:

@@ -11,8 +11,7 @@ target have separate vocabularies). A stage that was made from the same text wit
 
 import difflib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import TextSource
 from nmtkit.corpora.download import CorpusFile, Downloader
 from nmtkit.corpora.entries import files_to_fetch, open_entry
-from nmtkit.data.changes import changes_since
+from nmtkit.data.changes import changed_keys, changes_since
 from nmtkit.data.episodes import Episodes
 from nmtkit.data.generated import Generation
 from nmtkit.data.preparer import FORMAT, Corpora, Preparer, fingerprints, too_few
@@ -96,7 +95,7 @@ def prepare(
     if has_begun and (is_generated or recipe.data.tokenizer is not None):
         manifest = read_manifest(run.data)
         # The models of the recipe may be gone, or trained further: as in `train`, they are not needed any more.
-        if not changes_since(run.recipe(recipe.name), recipe, manifest):
+        if not changes_since(recipe, manifest):
             if generate is not None and is_generated:
                 generate([])  # other processes wait for the call
             run.remove_abandoned_lock()
@@ -132,20 +131,23 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
     Args:
         make: function that fills a folder, and returns entries of the manifest.
     """
+    settings = recipe.model_dump(mode="json", include={"data", "cleaning"})
     if run.is_prepared():
         manifest = read_manifest(run.data)
         if manifest["fingerprint"] == fingerprint:
             # Once a training has begun, its recipe is not for `prepare` to change.
             is_settled = run.is_trained() and run.recipe_file.is_file()
-            if not is_settled and not run.has_recipe(recipe):
+            has_changed = not is_settled and changed_keys(recipe, manifest) != []  # keys without effect on the data
+            if has_changed or not (is_settled or run.has_recipe(recipe)):
                 with run.locked("prepare"):
+                    if has_changed:
+                        manifest = {**manifest, "settings": settings}
+                        write_json(run.manifest, manifest)
                     run.store_recipe(recipe)
-            if run.recipe_file.is_file():
-                run.recipe_before.unlink(missing_ok=True)  # left by a kill
             run.remove_abandoned_lock()
             return Preparation(manifest, is_new=False)
         if run.is_trained():
-            changes = changes_since(run.recipe(recipe.name), recipe, manifest) or ["the text of a corpus"]
+            changes = changes_since(recipe, manifest) or ["the text of a corpus"]
             raise NmtkitError(
                 f"{run.folder} has been trained with other data (changed: {', '.join(changes)}); take another "
                 "--run-dir, or undo the change"
@@ -166,11 +168,11 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
             )
     with run.locked("prepare"):
         begun, codes = time.monotonic(), recipe.data.target_languages
-        with _keeping_recipe(run), write_folder_atomically(run.data) as temporary:
+        with write_folder_atomically(run.data) as temporary:
             manifest = {
                 "format": FORMAT,
                 "fingerprint": fingerprint,
-                "settings": recipe.model_dump(mode="json", include={"data", "cleaning"}),
+                "settings": settings,
                 **make(temporary),
                 "bleu_tokenizer": bleu_tokenizer(codes[0]),
                 **({"bleu_tokenizers": {code: bleu_tokenizer(code) for code in codes}} if len(codes) > 1 else {}),
@@ -179,11 +181,7 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
                 "seconds": round(time.monotonic() - begun, 3),
             }
             write_json(temporary / "manifest.json", manifest)
-            if run.recipe_file.is_file() and not run.has_recipe(recipe):
-                # Else a kill before store_recipe would leave the recipe of the old data beside the new data.
-                run.recipe_file.replace(run.recipe_before)
         run.store_recipe(recipe)
-        run.recipe_before.unlink(missing_ok=True)
     return Preparation(manifest, is_new=True)
 
 
@@ -194,18 +192,6 @@ def _refuse_foreign(run: Run) -> None:
         raise NmtkitError(
             f"{run.data}: holds files that are not nmtkit's, such as {min(names)}; take another --run-dir"
         )
-
-
-@contextmanager
-def _keeping_recipe(run: Run) -> Iterator[None]:
-    """Put the recipe of the old data back if they are not replaced after all."""
-    before = run.manifest.read_bytes() if run.is_prepared() else None
-    try:
-        yield
-    except BaseException:
-        if run.recipe_before.is_file() and run.is_prepared() and run.manifest.read_bytes() == before:
-            run.recipe_before.replace(run.recipe_file)
-        raise
 
 
 def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers: int | None = None) -> Check:

@@ -4,12 +4,10 @@ A line of a text is stored as its tokens with NEWLINE after them, so the lines o
 text. The source of a line is NEWLINE alone, and is never read.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
-from nmtkit.corpora.corpus import Corpus, TextSource
-from nmtkit.tasks.task import Output, Task
+from nmtkit.corpora.corpus import Corpus
+from nmtkit.tasks.task import Output, Task, converted
 from nmtkit.text.normalization import NEWLINE, TAB
 
 
@@ -26,8 +24,8 @@ class LanguageModelTask(Task):
         self.description = f"{text}, which the model continues"
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        source = replace(corpus.source, read=partial(_marked, corpus.target, keeps_text=False))
-        return replace(corpus, source=source, target=replace(corpus.target, read=partial(_marked, corpus.target)))
+        source = replace(corpus.source, read=converted(corpus.target, lambda *_: NEWLINE).read)
+        return replace(corpus, source=source, target=converted(corpus.target, self.model_target))
 
     def model_source(self, line: str) -> str:
         return NEWLINE
@@ -42,12 +40,3 @@ class LanguageModelTask(Task):
 def text_of(generated: str) -> str:
     """Return generated text with its line ends and tabs."""
     return generated.replace(NEWLINE, "\n").replace(TAB, "\t")
-
-
-def _marked(text: TextSource, *, keeps_text: bool = True) -> Iterator[bytes]:
-    """Yield lines with NEWLINE before their ends, or only that."""
-    mark, tab = NEWLINE.encode(), TAB.encode()
-    for stored in text.read():
-        # Tabs are marked before the normalisation, some steps of which would make them blanks.
-        line = stored.removesuffix(b"\n").removesuffix(b"\r").replace(b"\t", tab) if keeps_text else b""
-        yield line + mark + b"\n"

@@ -624,13 +624,13 @@ class Tokenizer:
                 if hashlib.sha256(content).hexdigest() != expected:
                     raise ModelError(f"{path}: damaged; its checksum is not the one in tokenizer.json")
                 vocabularies[side] = _vocabulary(settings, side, content)
+            return cls(settings, vocabularies)
         except DataError as error:
             raise ModelError(str(error)) from None
         except (KeyError, AttributeError, TypeError, ValueError, RuntimeError) as error:
             # RuntimeError: of sentencepiece, or RecursionError for JSON that is nested too deeply.
             # The other files have the right checksums, so the fault is in tokenizer.json.
             raise ModelError(f"{folder / 'tokenizer.json'}: damaged ({error!r})") from None
-        return cls(settings, vocabularies)
 
     @classmethod
     def of_model(cls, path: Path) -> "Tokenizer":
@@ -672,7 +672,8 @@ class Tokenizer:
         if data.subwords == "none":
             keys.append("segment_mark")
         for key in keys:
-            if own[key] == "und":  # ISO 639-2: undetermined, as in models that were imported without a language
+            # ISO 639-2: undetermined or several, as in models that were imported without a language, or with many.
+            if own[key] in ("und", MANY_LANGUAGES):
                 continue
             value = data.task_name if key == "task" else getattr(data, key)
             value = list(value) if key == "normalize" else value

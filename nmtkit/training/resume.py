@@ -54,9 +54,6 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
                 if not run.is_prepared():
                     message = "no data is prepared here; run `nmtkit prepare` with this recipe first"
                     raise DataError(f"{run.data}: {message}")
-                if not run.recipe_file.is_file():
-                    message = "missing; copy it with the data, or run `nmtkit prepare` with this recipe first"
-                    raise DataError(f"{run.recipe_file}: {message}")
                 # The lock comes before the check: else `prepare` could replace the data after it.
                 stack.enter_context(run.locked("train"))
                 _check_data(recipe, run)
@@ -71,7 +68,7 @@ def holding_run(recipe: Recipe, run: Run, workers: Workers) -> Iterator[dict[str
 def _check_data(recipe: Recipe, run: Run) -> None:
     """Raise NmtkitError unless RUN/data is undamaged and was prepared with this recipe from the same text."""
     manifest = read_manifest(run.data)
-    if changes := changes_since(run.recipe(recipe.name), recipe, manifest):
+    if changes := changes_since(recipe, manifest):
         advice = "undo the change, or take another --run-dir" if run.is_trained() else "run `nmtkit prepare` again"
         raise NmtkitError(
             f"{run.folder} was prepared with a different recipe (changed: {', '.join(changes)}); {advice}"

@@ -116,7 +116,11 @@ class Progress(Counters):
             ("max_epochs", training.max_epochs, self.epoch + self.pairs_done / max(1, pairs_per_epoch)),
             ("max_minutes", training.max_minutes, self.seconds / 60),
         ]
-        return {f"{name} = {limit:g}": min(1.0, done / limit) for name, limit, done in limits if limit is not None}
+        return {
+            f"{name} = {limit if isinstance(limit, int) else f'{limit:g}'}": min(1.0, done / limit)
+            for name, limit, done in limits
+            if limit is not None
+        }
 
 
 class TrainingState:

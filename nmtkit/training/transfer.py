@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nmtkit.config.corpus_entries import MANY_LANGUAGES
 from nmtkit.config.data_schema import LANGUAGE_MODEL
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.schema import ModelConfig, Recipe
@@ -83,7 +84,7 @@ def log_differences(folder: Path, recipe: Recipe) -> None:
         return
     known = own.source_languages, own.target_languages
     knows = [
-        all(code in codes or "und" in codes for code, codes in zip(each, known, strict=True))
+        all({code, "und", MANY_LANGUAGES} & {*codes} for code, codes in zip(each, known, strict=True))
         for each in data.directions
     ]
     if not any(knows):
@@ -173,7 +174,8 @@ def initial_weights(
 
 def _is_transferred(name: str, layers: int | None) -> bool:
     """Return whether a parameter is copied with training.init_layers = ``layers``."""
-    if layers is None or name.startswith(("embeddings.", "inputs.", "input_norm.", "positions.", "output_bias")):
+    embeddings = ("embeddings.", "inputs.", "input_norm.", "positions.", "sides", "output_bias")
+    if layers is None or name.startswith(embeddings):
         return True
     layer = re.match(r"(?:encoder|decoder)\.(\d+)\.", name)
     return layer is not None and int(layer[1]) < layers

@@ -83,6 +83,16 @@ def test_every_character_of_the_texts_is_stored_in_order(trained: Path) -> None:
         assert text_of(run.tokenizer().decode(ids, "target")) == text
 
 
+def test_carriage_returns_of_crlf_texts_are_removed_and_counted(tmp_path: Path, trained: Path) -> None:
+    crlf = {name: text.replace("\n", "\r\n") for name, text in (("train", TEXT * 20), ("valid", TEXT * 3))}
+    made = prepare(load_recipe(write_project(tmp_path, **crlf)), tmp_path / "run")
+    counts = {corpus["name"]: corpus["carriage_returns_removed"]["target"] for corpus in made.manifest["corpora"]}
+    assert list(counts.values()) == [60, 0, 9, 9] and len(counts) == 4
+    for part in ("train", "valid"):
+        stored = PairData(tmp_path / "run" / "data" / part).target_tokens
+        assert stored.tolist() == PairData(Run(trained).data / part).target_tokens.tolist()
+
+
 @pytest.mark.parametrize("subwords", ["bpe", "unigram"])
 def test_subwords_of_running_text_give_the_text_back(tmp_path: Path, subwords: str) -> None:
     recipe = load_recipe(write_project(tmp_path), [f"data.subwords={subwords}", "data.vocab_size=35"])

@@ -334,6 +334,21 @@ class TestFiles:
         with pytest.raises(ModelError, match=r"tokenizer\.json: damaged"):
             Tokenizer.load(tmp_path)
 
+    def test_a_model_of_many_languages_takes_a_recipe_of_any(self) -> None:
+        own = learn()
+        many = Tokenizer({**own.settings, "source_language": "mul"}, {"joint": own._vocabularies["joint"]})
+        many.check_recipe(data_config(source_language="ru"))
+        with pytest.raises(RecipeError, match=r"data\.target_language = 'ru', but the tokenizer of .* has 'de'"):
+            many.check_recipe(data_config(target_language="ru"))
+
+    def test_a_tag_that_is_not_in_the_vocabulary_is_damage(self, tmp_path: Path) -> None:
+        corpora = ["mine/train", {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}]
+        learn(subwords="none", train=corpora).save(tmp_path)
+        stored = (tmp_path / "tokenizer.json").read_text()
+        (tmp_path / "tokenizer.json").write_text(stored.replace("<bt>", "<bx>"))
+        with pytest.raises(ModelError, match=r"tokenizer\.json: damaged"):
+            Tokenizer.load(tmp_path)
+
     def test_a_damaged_list_of_pieces_is_named(self, tmp_path: Path) -> None:
         learn(subwords="none").save(tmp_path)
         path = tmp_path / "joint.vocab"

@@ -84,6 +84,7 @@ def test_the_shares_done_are_of_all_limits_and_count_parts_of_epochs() -> None:
     shares = place(pairs_done=25).shares_done(training, 50)
     assert shares == pytest.approx({"max_steps = 70": 0.1, "max_epochs = 4": 0.375, "max_minutes = 0.5": 4 / 30})
     assert place().shares_done(TrainingConfig(max_steps=5), 50) == {"max_steps = 5": 1.0}
+    assert list(place().shares_done(TrainingConfig(max_steps=1_234_567), 50)) == ["max_steps = 1234567"]
 
 
 # ---- metrics.jsonl

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -560,12 +561,10 @@ class TestData:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             call_at(patch, Run, "store_recipe", 1, lambda: 1 / 0)
             prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), run, workers=1)
-        told = rf"^{run}/recipe\.toml: missing; copy it with the data, or run `nmtkit prepare` with this recipe first$"
+        told = r"changed: cleaning\.max_tokens = \d+ \(was 30\)\); run `nmtkit prepare` again"
         with pytest.raises(NmtkitError, match=told):
             tiny.train(run, "training.max_steps=1")
-        assert Run(run).recipe_before.read_bytes() == (tiny.prepared / "recipe.toml").read_bytes()
         assert prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
-        assert not Run(run).recipe_before.exists()
         assert tiny.train(run, "training.max_steps=1").step == 1
 
     def test_a_preparation_that_fails_leaves_the_old_data_their_recipe(
@@ -580,9 +579,22 @@ class TestData:
             call_at(patch, files, "_replace_folder", 1, lambda: 1 / 0)
             prepare(load_recipe(str(tiny.recipe), ["cleaning.max_tokens=30"]), run, workers=1)
         assert without_stages() == before
-        Run(run).recipe_before.write_text("left by a kill")
-        assert not prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
-        assert not Run(run).recipe_before.exists()
+
+    def test_data_settings_edited_in_the_recipe_of_the_run_are_refused(self, tiny: TinyProject, run: Path) -> None:
+        path = Run(run).recipe_file
+        path.write_text(re.sub(r"(?m)^max_tokens = \d+$", "max_tokens = 8", path.read_text()))
+        with pytest.raises(NmtkitError, match=r"changed: cleaning\.max_tokens = 8 \(was \d+\)"):
+            TinyProject(path, run).train(run, "training.max_steps=1")
+
+    def test_a_validation_set_in_place_of_held_out_pairs_is_refused(self, tiny: TinyProject, tmp_path: Path) -> None:
+        prepare(load_recipe(str(tiny.recipe), ["data.valid=5"]), tmp_path / "run", workers=1)
+        with pytest.raises(NmtkitError, match=r"changed: data\.valid = \['valid'\] \(was 5\)"):
+            tiny.train(tmp_path / "run", "training.max_steps=1")
+
+    def test_a_data_setting_without_effect_may_change(self, tiny: TinyProject, run: Path) -> None:
+        change = "data.wordpiece_characters=77"
+        assert not prepare(load_recipe(str(tiny.recipe), [change]), run, workers=1).is_new
+        assert tiny.train(run, "training.max_steps=1", change).step == 1
 
     def test_a_trained_run_without_its_data_is_prepared_with_its_own_recipe_only(
         self, tiny: TinyProject, trained: Path

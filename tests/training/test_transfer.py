@@ -302,9 +302,9 @@ def test_a_model_that_changes_while_the_training_starts_is_refused(
     assert told == f"{folder}: changed while the training started; start it again"
 
 
-def test_init_layers_copies_the_embeddings_of_decisions_too() -> None:
-    names = ("inputs.states.weight", "input_norm.bias", "decoder.0.inner.weight", "decoder.1.inner.weight", "head.bias")
-    assert [_is_transferred(name, 1) for name in names] == [True, True, True, False, False]
+def test_init_layers_copies_all_that_is_added_to_embeddings_too() -> None:
+    names = ("inputs.states.weight", "input_norm.bias", "sides", "decoder.0.inner.weight", "decoder.1.inner.weight")
+    assert [_is_transferred(name, 1) for name in (*names, "head.bias")] == [True, True, True, True, False, False]
 
 
 def test_init_layers_needs_init(tiny_project: TinyProject) -> None:
