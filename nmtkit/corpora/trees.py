@@ -246,13 +246,13 @@ def _with_punctuation_tags(sentence: Sequence[str]) -> list[Word]:
     return tagged
 
 
-def right_branching(sentence: Sequence[str]) -> Tree:
+def right_branching(sentence: Sequence[Word]) -> Tree:
     """Return the tree with a phrase from each word to the end, as English nearly has: an S, and VP in it.
 
     Args:
         sentence: the words, at least one.
     """
-    *others, last = _with_punctuation_tags(sentence)
+    *others, last = sentence
     tree = Tree("VP", (last,))
     for word in reversed(others):
         tree = Tree("VP", (word, tree))

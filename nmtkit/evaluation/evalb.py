@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
-from nmtkit.corpora.trees import Tree, Word, read_trees, right_branching, walk, words, write
+from nmtkit.corpora.trees import Tree, Word, read_trees, right_branching, walk, write
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import TaskMetric
 
@@ -234,7 +234,13 @@ def _equal(label: str) -> str:
 
 
 def right_branching_parses(gold: Sequence[str]) -> list[str]:
-    """Return the baseline: a right-branching tree over the words of each gold tree."""
-    trees = (read_trees([line], "the gold trees", number) for number, line in enumerate(gold, start=1))
-    sentences = ([word for tree in of_line for word in words(tree)] for of_line in trees)
-    return [write(right_branching(sentence)) if sentence else "" for sentence in sentences]
+    """Return the baseline: a right-branching tree over the words of each gold tree, with its tags.
+
+    With other tags, EVALB would delete other words and leave the sentence out.
+    """
+    parses = []
+    for number, line in enumerate(gold, start=1):
+        items = [item for tree in read_trees([line], "the gold trees", number) for item in walk(tree)]
+        sentence = [item for item in items if isinstance(item, Word) and item.tag != NO_LENGTH]
+        parses.append(write(right_branching(sentence)) if sentence else "")
+    return parses

@@ -217,7 +217,7 @@ def test_words_that_are_brackets_are_written_as_the_treebank_does() -> None:
 
 
 def test_a_thousand_brackets_in_a_row_are_no_trouble() -> None:
-    tree = right_branching(["a"] * 2000)
+    tree = right_branching([Word("XX", "a")] * 2000)
     assert len(words(tree)) == 2000
     assert parsed(" ".join(["a"] * 2000), linearise(tree)) == (write(tree), False)
     (holder,) = read_trees([write(tree)], "a tree")
@@ -234,5 +234,6 @@ def test_punctuation_has_its_tag_and_other_words_none() -> None:
 
 
 def test_a_right_branching_tree_has_a_phrase_from_each_word_to_the_end() -> None:
-    assert write(right_branching(["a", "b", "c"])) == "(S (XX a) (VP (XX b) (VP (XX c))))"
-    assert write(right_branching(["a"])) == "(S (XX a))"
+    one, two, three = Word("DT", "a"), Word("NN", "b"), Word(".", ".")
+    assert write(right_branching([one, two, three])) == "(S (DT a) (VP (NN b) (VP (. .))))"
+    assert write(right_branching([one])) == "(S (DT a))"

@@ -194,11 +194,19 @@ def test_brackets_are_counted_as_the_slow_way_counts_them(seed: int) -> None:
 
 def test_the_baseline_branches_to_the_right_over_the_words_of_gold() -> None:
     assert right_branching_parses([GOLD, ""]) == [
-        "(S (XX Ann) (VP (XX gave) (VP (XX a) (VP (XX talk) (VP (XX on) (VP (XX May) (VP (XX 1) (VP (. .)))))))))",
+        "(S (NNP Ann) (VP (VBD gave) (VP (DT a) (VP (NN talk) (VP (IN on) (VP (NNP May) (VP (CD 1) (VP (. .)))))))))",
         "",
     ]
     total = evaluate([GOLD], right_branching_parses([GOLD])).all
     assert (total.gold, total.test, total.matched) == (6, 7, 2)  # S 0-7, VP 1-7
+
+
+@pytest.mark.parametrize("leaf", ["(-NONE- *)", "(SYM -)", "(: \u2013)", '(`` ")'])
+def test_the_baseline_has_every_sentence_whatever_its_traces_and_tags(leaf: str) -> None:
+    gold = ["(S (NP (NNP Ann)) (VP (VBD ran)) (. .))", f"(S (NP-SBJ {leaf}) (VP (VB Go) (ADVP (RB home))) (. .))"]
+    found = evaluate(gold, right_branching_parses(gold))
+    assert found.remarks == []
+    assert [one.gold > 0 for one in found.sentences] == [True, True]
 
 
 def test_scores_have_evalbs_names_and_say_what_they_compare() -> None:
