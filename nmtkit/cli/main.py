@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nmtkit.cli.options import MANY, complete_options
-from nmtkit.console import visible
+from nmtkit.console import set_up, visible
 from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, collect_rarely, stop_signals, wait_briefly
 from nmtkit.errors import NmtkitError, PeerLostError
 
@@ -240,6 +240,7 @@ def main() -> None:
     collect_rarely()
     wait_briefly()
     _prepare_streams()
+    set_up()
     try:
         import fcntl  # noqa: F401
     except ModuleNotFoundError:

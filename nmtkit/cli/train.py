@@ -55,6 +55,7 @@ def command(
         overrides.append("training.init=" + json.dumps(str(init), ensure_ascii=False).replace("\x7f", "\\u007f"))
     # Under a launcher, this process is one of several already. Faults of the recipe are reported before any is started.
     if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
+        console.set_up(rank=1)  # they print the warnings
         options.run_folder(load_recipe(recipe, overrides).name, run_dir, recipe)
         options.launch_processes(processes, device)
     console.set_up(quiet=quiet, rank=console.own_rank())

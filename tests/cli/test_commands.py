@@ -469,6 +469,11 @@ class TestTrain:
         assert run_command(*arguments).code == 7
         assert asked == [4, arguments]
 
+    def test_a_warning_about_the_recipe_is_left_to_the_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *arguments: 7)
+        arguments = ("train", "quickstart", "--processes", "2", "--device", "cpu", "--set")
+        assert run_command(*arguments, "data.train=['builtin/train']") == (7, "", "")
+
     def test_run_under_a_launcher_says_what_to_take_instead(
         self, prepared: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
