@@ -45,13 +45,7 @@ class DecisionTransformer(Transformer):
         if values:
             self.return_head = nn.Linear(width, values)
         self.input_norm = nn.LayerNorm(width)
-        self._columns = config.linear_columns(source_vocab, target_vocab)
         self.initialize()  # again, for the modules that the base class does not have
-
-    @property
-    def head_size(self) -> int:
-        """Columns of all linear layers of a step outside of the stack: of heads, and of inputs that are numbers."""
-        return self._columns
 
     @property
     def output_embedding(self) -> Float[Tensor, "actions width"]:

@@ -209,11 +209,6 @@ class Transformer(nn.Module):
             nn.init.normal_(table, std=0.02 if is_normal else self.config.d_model**-0.5)
 
     @property
-    def head_size(self) -> int:
-        """Number of outputs of the head for tasks whose output is a label or an action; 0 without a head."""
-        return self.head.out_features if self.config.head != "none" else 0
-
-    @property
     def embedding_factor(self) -> float:
         """Factor of embeddings before positions are added. Source: section 3.4."""
         return math.sqrt(self.config.d_model) if self.config.embedding_scale else 1.0

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import TrainingConfig
+from nmtkit.config.schema import ModelConfig, TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
 from nmtkit.data.batching import plan_of, row_lengths, shares_of
@@ -350,7 +350,7 @@ def _update(
     # Counted while a GPU computes.
     micro_batches = [pairs for share in planned.shares for pairs in share]
     config, factor = state.model.config, training_factor(state.training)
-    counters = update_work(state, data.sequence_lengths(planned.pairs))
+    counters = update_work(config, state.training, state.vocab_sizes, data.sequence_lengths(planned.pairs))
     counters.target_tokens = int(data.target_lengths[planned.pairs].sum())
     counters.flops_padding = factor * padding_flops(config, [data.sequence_lengths(pairs) for pairs in micro_batches])
     num_real, num_padded = real_tokens(data, planned.pairs), sum(padded_tokens(data, pairs) for pairs in micro_batches)
@@ -413,11 +413,14 @@ def loss_scale(state: TrainingState, workers: Workers) -> float:
     return state.progress.loss_scale if workers.precision == "fp16" else 1.0
 
 
-def update_work(state: TrainingState, lengths: tuple[Indices, Indices]) -> Counters:
+def update_work(
+    config: ModelConfig, training: TrainingConfig, vocab_sizes: tuple[int, int], lengths: tuple[Indices, Indices]
+) -> Counters:
     """Return the counters of the forward and backward passes over sequences with these lengths of source and target."""
-    model, factor, has_source_loss = state.model, training_factor(state.training), state.training.source_loss > 0
-    vocab, head_size = model.output_embedding.size(0), model.head_size
-    return forward_flops(model.config, vocab, *lengths, factor, source_outputs=has_source_loss, head_size=head_size)
+    return forward_flops(
+        config, vocab_sizes[config.head == "none"], *lengths, training_factor(training),
+        source_outputs=training.source_loss > 0, head_size=config.linear_columns(*vocab_sizes),
+    )  # fmt: skip
 
 
 def training_factor(training: TrainingConfig) -> int:

@@ -156,7 +156,8 @@ def first_update_rate(state: TrainingState, training_pairs: TrainingPairs, worke
     shares = shares_of(data, plan.updates[0], limit, processes, workers.device.type)
     with noticing_other_load():
         for pairs in shares[workers.rank]:
-            flops = update_work(state, data.sequence_lengths(pairs)).flops
+            lengths = data.sequence_lengths(pairs)
+            flops = update_work(state.model.config, state.training, state.vocab_sizes, lengths).flops
             all_flops += flops
             if tried_seconds <= TRIED_SECONDS:
                 begun = time.perf_counter()

@@ -120,9 +120,8 @@ def trial_rates(
                 ids[ids == vocab - 1] -= 1
                 ids[:, -1] = vocab - 1  # the last token of a sequence
                 batch = label_batch(ids.ravel(), both - 1, vocab - 1, 0 * one)
-            flops = update_work(
-                state, (np.maximum(both - 1, 1), both) if config.head == "none" else (both - 1, one)
-            ).flops
+            lengths = (np.maximum(both - 1, 1), both) if config.head == "none" else (both - 1, one)
+            flops = update_work(config, state.training, state.vocab_sizes, lengths).flops
             for precision in precisions:
                 in_precision = replace(workers, precision=precision)
                 with leaving_no_trace(state, workers):

@@ -23,9 +23,9 @@ from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
 from nmtkit.evaluation.devices import device_named, device_of, known_devices, processor_name
 from nmtkit.model.decoder_only import build_model, count_parameters
-from nmtkit.model.flops import Counters, Lengths, forward_flops, padding_flops
+from nmtkit.model.flops import Counters, Lengths, padding_flops
 from nmtkit.tasks.known import task_of
-from nmtkit.training.loop import training_factor
+from nmtkit.training.loop import training_factor, update_work
 from nmtkit.training.micro_batches import SAMPLED_UPDATES
 from nmtkit.training.optimizer import freeze
 
@@ -204,14 +204,11 @@ def predict(
     training, is_prepared = recipe.training, not isinstance(data, AssumedPairs)
     plan = plan_of(data, training, 0)
     plan.check(training.tokens_per_update)
-    per_epoch, output_vocab = len(plan.updates), vocab_sizes[0 if recipe.data.has_labels else 1]
+    per_epoch = len(plan.updates)
 
     def work(updates: list[Any]) -> Counters:
         pairs = np.concatenate(updates)
-        counters = forward_flops(
-            recipe.model, output_vocab, *data.sequence_lengths(pairs), training_factor(training),
-            source_outputs=training.source_loss > 0, head_size=recipe.model.linear_columns(*vocab_sizes),
-        )  # fmt: skip
+        counters = update_work(recipe.model, training, vocab_sizes, data.sequence_lengths(pairs))
         counters.target_tokens = int(data.target_lengths[pairs].sum())
         return counters
 

@@ -140,6 +140,7 @@ class TrainingState:
             NmtkitError: training.freeze names no part of the model, or all of it.
         """
         self.training, self.progress, self.average = training, Progress(), dict[str, Tensor]()
+        self.vocab_sizes = vocab_sizes
         torch.manual_seed(training.seed)
         with holding_model():
             # Built on the CPU, whose random numbers are the same with any device.
