@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -95,20 +94,6 @@ def test_the_repository_of_a_hook_is_not_taken_for_it(
     nmtkit_version.cache_clear()
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     assert nmtkit_version(checkout) == expected != NUMBER
-
-
-def test_git_is_not_started_where_the_version_is_not_shown() -> None:
-    program = (
-        "import subprocess, sys\n"
-        "def refuse(*a, **b): raise AssertionError\n"
-        "subprocess.Popen.__init__ = refuse\n"
-        "sys.argv = ['nmtkit', '--help']\n"
-        "from nmtkit.cli.main import main\n"
-        "main()\n"
-    )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert shown.returncode == 0, shown.stderr
-    assert "--version" in shown.stdout
 
 
 def test_what_is_written_names_the_commit(tiny: TinyProject, run: Path) -> None:

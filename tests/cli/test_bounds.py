@@ -111,14 +111,3 @@ def test_processes_that_cannot_be_started_take_those_with_them_that_were(
     assert outcome.err.startswith(f"error: {os.strerror(code)}; ")
     assert len(outcome.err.splitlines()) == 1
     assert started[0].wait(10) == -9
-
-
-def test_threads_that_cannot_be_started_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(Workers, "start", start)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    outcome = run_command("train", "quickstart", "--device", "cpu")
-    assert outcome.code == 1
-    assert outcome.err.splitlines()[-1].startswith("error: no more threads can be started; ")

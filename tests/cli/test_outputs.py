@@ -7,13 +7,14 @@ import shutil
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from nmtkit.json_toml import read_json_lines
 from tests.conftest import TinyProject, run_command
-from tests.forked import run_forked
+from tests.forked import CONTEXT, Forked, piped, run_forked
 
 LINES = [f"ab cde fg {word}" for word in ("hij", "kl", "mno", "pq") * 10]
 
@@ -30,10 +31,10 @@ def forked(run: Path, *options: object) -> "subprocess.CompletedProcess[str]":
     return run_forked("translate", run, "--threads", 1, "--quiet", "--input", run.parent / "text", *options)
 
 
-def shell(command: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """Runs a command line of bash in which `nmtkit` is this one."""
     nmtkit = f'nmtkit() {{ {shlex.quote(sys.executable)} -m nmtkit "$@"; }}; set -o pipefail; '
-    return subprocess.run(["bash", "-c", nmtkit + command], cwd=folder, input=stdin, capture_output=True, check=False)
+    return subprocess.run(["bash", "-c", nmtkit + command], cwd=folder, input=b"", capture_output=True, check=False)
 
 
 TRANSLATE = "nmtkit translate run --threads 1 --quiet --input text"
@@ -65,10 +66,12 @@ def test_a_file_that_a_run_needs_is_not_written_over(uninterrupted: Path, name: 
 
 
 def test_the_file_that_stdin_reads_is_not_written_over(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("ab cde\n")
-    done = shell(f"nmtkit translate {trained} --output text < text", tmp_path)
-    assert done.returncode == 2 and b"is also the file that stdin reads" in done.stderr
-    assert (tmp_path / "text").read_text() == "ab cde\n"
+    text, errors = tmp_path / "text", tmp_path / "errors"
+    text.write_text("ab cde\n")
+    with Forked("translate", trained, "--output", text, stdin=text, err=errors) as process:
+        assert process.wait() == 2
+    assert "is also the file that stdin reads" in errors.read_text()
+    assert text.read_text() == "ab cde\n"
 
 
 WARNED = (
@@ -122,39 +125,56 @@ def test_status_and_json_go_into_pipes_too(trained: Path) -> None:
     assert '"sacrebleu"' in done.stderr, done.stdout
 
 
-def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path) -> None:
-    translated = "yes ab cde | nmtkit translate run --threads 1 --quiet"
-    done = shell(f"{translated} | head -n 1; echo ${{PIPESTATUS[1]}}", trained.parent)
-    assert done.stdout.split(b"\n")[1:] == [b"0", b""]
-    assert done.stderr == b""
+def translated_for_a_reader_of(lines: int, run: Path, *options: object) -> tuple[int, str]:
+    """Translates endless text for a reader of stdout who ends after some lines, and gives the exit code and stderr."""
+    with piped("translate", run, "--threads", 1, "--quiet", *options) as (process, stdin, stdout, stderr):
+        stdin.write(b"ab cde\n" * 100)
+        for _ in range(lines):
+            assert stdout.readline().endswith(b"\n")
+        stdout.close()
+        with suppress(BrokenPipeError):
+            while True:
+                stdin.write(b"ab cde\n" * 100)
+        return process.wait(), stderr.read().decode()
+
+
+def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path, tmp_path: Path) -> None:
+    assert [translated_for_a_reader_of(lines, trained) for lines in (1, 0)] == [(0, "")] * 2
     done = shell("nmtkit recipes quickstart | true; echo ${PIPESTATUS[0]}", trained.parent)
-    assert (done.stdout, done.stderr) == (b"0\n", b"")
-    done = shell(f"{translated} | true; echo ${{PIPESTATUS[1]}}", trained.parent)
     assert (done.stdout, done.stderr) == (b"0\n", b"")
     for early in ("--version", "--help", "translate --help"):
         assert shell(f"nmtkit {early} | true; echo ${{PIPESTATUS[0]}}", trained.parent).stdout == b"0\n"
     # Files are written before the tables that the reader does not wait for.
-    for command in ("cost run", "score --hypothesis text --reference text"):
-        assert shell(f"nmtkit {command} --json found.json | true", trained.parent).stderr == b""
-        assert json.loads((trained.parent / "found.json").read_bytes())
-        (trained.parent / "found.json").unlink()
+    text, found = trained.parent / "text", tmp_path / "found.json"
+    for arguments in (("cost", trained), ("score", "--hypothesis", text, "--reference", text)):
+        assert forked_without_a_reader(tmp_path, *arguments, "--json", found) == ""
+        assert json.loads(found.read_bytes())
+        found.unlink()
+
+
+def forked_without_a_reader(folder: Path, *arguments: object) -> str:
+    """What a command, whose stdout is a pipe that nobody reads, writes to stderr."""
+    reader, writer = CONTEXT.Pipe(duplex=False)
+    reader.close()
+    with writer, Forked(*arguments, out=writer, err=folder / "errors") as process:
+        process.wait()
+    return (folder / "errors").read_text()
 
 
 def test_a_file_that_a_broken_pipe_leaves_unwritten_is_an_error(trained: Path, tmp_path: Path) -> None:
-    translate = "yes ab cde | nmtkit translate run --threads 1 --quiet"
-    commands = (
-        f"{translate} --status {tmp_path}/lost | true; echo ${{PIPESTATUS[1]}}",
-        f"{translate} --output {tmp_path}/lost --status >(exec true); echo $?",
-    )
-    for command, reader in zip(commands, ("a reader of the output", "the reader of /dev/fd/"), strict=True):
-        done = shell(command, trained.parent)
-        assert done.stdout == b"1\n"
-        assert done.stderr.startswith(f"error: {tmp_path}/lost: not written, because {reader}".encode())
-        assert done.stderr.count(b"\n") == 1
-        assert not (tmp_path / "lost").exists()
-    score = f"nmtkit score --hypothesis text --reference text --confidence 0 --json {tmp_path}/found --sentences"
-    shell(f"{score} >(exec true)", trained.parent)
-    assert json.loads((tmp_path / "found").read_bytes())
+    lost, found, text = tmp_path / "lost", tmp_path / "found", trained.parent / "text"
+    for options, reader in (
+        (("--status", lost), "a reader of the output"),
+        (("--output", lost, "--status", "/dev/fd/1"), "the reader of /dev/fd/1"),
+    ):
+        code, errors = translated_for_a_reader_of(0, trained, *options)
+        assert code == 1
+        assert errors.startswith(f"error: {lost}: not written, because {reader}")
+        assert errors.count("\n") == 1
+        assert not lost.exists()
+    files = ("--hypothesis", text, "--reference", text, "--json", found, "--sentences", "/dev/fd/1")
+    forked_without_a_reader(tmp_path, "score", *files, "--confidence", 0)
+    assert json.loads(found.read_bytes())
 
 
 def test_a_file_where_a_folder_should_be_is_named(trained: Path, tmp_path: Path) -> None:

@@ -208,11 +208,6 @@ class TestScore:
         assert gzip.decompress((tmp_path / "scores.gz").read_bytes()) == expected
         assert nmtkit("score", "--model", model, *write_pairs(tmp_path, [])) == Outcome(0, b"", "")
 
-    @pytest.mark.parametrize("option", [["--batch-tokens", "1"], ["--batch-tokens", "100000"]])
-    def test_the_batch_size_changes_no_digit(self, model: Path, tmp_path: Path, option: list[str]) -> None:
-        arguments = ["score", "--model", model, *write_pairs(tmp_path, TEXT * 3), "--tokens"]
-        assert nmtkit(*arguments, *option).out == nmtkit(*arguments).out
-
     def test_options_reach_the_decoder(
         self, model: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -77,6 +77,7 @@ def test_systems_and_references_are_scored_in_one_go(folder: Path) -> None:
         assert list(content[str(folder / name)]) == list(METRICS) == list(expected)
         for metric, entry in content[str(folder / name)].items():
             assert set(entry) <= {"score", "signature", "details", "interval"}
+            assert metric in outcome.out and f"{entry['score']:.2f}" in outcome.out
             assert entry["score"] == expected[metric].score
             assert entry["signature"] == expected[metric].signature
             interval = expected[metric].interval
@@ -107,6 +108,7 @@ def test_rouge_is_scored_by_name_with_its_settings(folder: Path) -> None:
             assert sum(of_lines) / len(of_lines) == pytest.approx(entry["score"])
             assert ("paired" in entry) == (system.endswith("two.de"))
     assert "ROUGE-L (F1) of the same sentences" in outcome.out
+    assert "sacrebleu" not in outcome.out
     wrong = [["--stemmer"], ["--sentence-separator", "x"], ["--metric", "chrf2", "--stemmer"]]
     wrong += [["--metric", "rouge1", "--sentence-separator", text] for text in ("", "\n", "\x1b[2J")]
     assert [run_command(*command, *options).code for options in wrong] == [2] * len(wrong)

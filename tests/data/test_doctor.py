@@ -41,8 +41,8 @@ FAULTS: dict[str, tuple[bytes, bytes]] = {
     "too_long": (b"long " * 1001, b"lang " * 1001),
     "length_ratio": (b"so", b"das ist aber ein sehr langer Satz"),
     "source_equals_target": (b"Berlin, 1990", b"Berlin, 1990"),
-    "duplicate_pair": (CLEAN[3][0].encode(), CLEAN[3][1].encode()),
     "duplicate_source": (CLEAN[4][0].encode(), b"etwas anderes"),
+    "duplicate_pair": (CLEAN[3][0].encode(), CLEAN[3][1].encode()),
     "wrong_script": ("Привет, мир".encode(), b"hallo ihr da"),
     "overlap_valid": (b"only in valid", b"nur in valid"),
     "overlap_test": (b"only in the test", b"nur im Test"),
@@ -116,86 +116,85 @@ def corpus(tmp_path: Path) -> Corpus:
     return Corpus(tmp_path / "corpus")
 
 
-def with_fault(corpus: Corpus, rule: str) -> int:
-    """Writes the training text with one fault in the middle, and gives its line."""
+def with_faults(corpus: Corpus, *rules: str) -> dict[str, int]:
+    """Writes the training text with a fault for each rule in the middle, and gives their lines."""
     pairs = encoded(CLEAN)
-    pairs.insert(30, FAULTS[rule])
+    pairs[30:30] = [FAULTS[rule] for rule in rules]
     corpus.write("train", pairs)
-    return 31
+    return {rule: line for line, rule in enumerate(rules, 31)}
 
 
 class TestRules:
-    @pytest.mark.parametrize("rule", FAULTS)
     @pytest.mark.parametrize("only_check", [True, False])
     def test_each_is_counted_and_shown_with_its_line_by_check_and_prepare_alike(
-        self, corpus: Corpus, rule: str, only_check: bool
+        self, corpus: Corpus, only_check: bool
     ) -> None:
-        line = with_fault(corpus, rule)
+        line_of = with_faults(corpus, *FAULTS)
         settings = ['cleaning.invalid_utf8="fix"', "cleaning.max_characters=9999"]  # too long by its words
         report = corpus.check(*settings).report if only_check else corpus.prepare(*settings)
-        expected = {rule: 1, "duplicate_source": 1} if rule == "duplicate_pair" else {rule: 1}
-        assert counts(report) == expected
+        assert counts(report) == dict.fromkeys(FAULTS, 1) | {"duplicate_source": 2}
         assert all((row[3] == "") == only_check for row in rule_rows(report))  # only `prepare` knows what is left out
-        assert report["rules"][rule]["lines"] == [line]
-        assert report["places"][rule] == [["train.en", line]]
         assert corpus.report() == report
         assert set(report["rules"]) == set(RULES)
-        assert set(report["rules"][rule]) == {"count", "lines", "action"}
-        shown = [
-            "".join(char if char.isprintable() else repr(char)[1:-1] for char in side[:60])
-            + ("..." if len(side) > 60 else "")
-            for side in (side.decode("utf-8", "backslashreplace") for side in FAULTS[rule])
-        ]
-        assert report["examples"][rule] == shown
-        assert all(char.isprintable() for side in shown for char in side)
+        for rule, fault in FAULTS.items():
+            copied = [line_of["duplicate_pair"]] if rule == "duplicate_source" else []
+            lines = [line_of[rule], *copied]
+            assert report["rules"][rule]["lines"] == lines
+            assert report["places"][rule] == [["train.en", line] for line in lines]
+            assert set(report["rules"][rule]) == {"count", "lines", "action"}
+            shown = [
+                "".join(char if char.isprintable() else repr(char)[1:-1] for char in side[:60])
+                + ("..." if len(side) > 60 else "")
+                for side in (side.decode("utf-8", "backslashreplace") for side in fault)
+            ]
+            assert report["examples"][rule] == shown
+            assert all(char.isprintable() for side in shown for char in side)
 
-    @pytest.mark.parametrize("rule", ONE_AND_ONLY)
-    def test_drop_leaves_the_pair_out_and_counts_it(self, corpus: Corpus, rule: str) -> None:
-        line = with_fault(corpus, rule)
-        ratio = ["cleaning.max_ratio=4"] if rule == "length_ratio" else []
-        report = corpus.prepare(f"cleaning.{rule}=drop", *ratio)
-        assert corpus.lines() == [number for number in range(1, 42) if number != line]
-        assert report["left_out"] == {rule: 1}
+    def test_drop_leaves_the_pair_out_and_counts_it(self, corpus: Corpus) -> None:
+        line_of = with_faults(corpus, *ONE_AND_ONLY)
+        report = corpus.prepare(*(f"cleaning.{rule}=drop" for rule in ONE_AND_ONLY), "cleaning.max_ratio=4")
+        assert corpus.lines() == [number for number in range(1, 56) if number not in line_of.values()]
+        assert report["left_out"] == dict.fromkeys(ONE_AND_ONLY, 1)
         manifest = json.loads((corpus.run / "data" / "manifest.json").read_text(encoding="utf-8"))
-        assert manifest["cleaning"][rule] == manifest["rules"][rule] == 1
-        assert set(manifest["cleaning"]) == {*RULES, "held_out_copy"}
-        assert report["pairs"] == {"read": 41, "kept": 40}
+        assert manifest["cleaning"] == dict.fromkeys([*RULES, "held_out_copy"], 0) | report["left_out"]
+        assert manifest["rules"] == dict.fromkeys(RULES, 0) | report["left_out"]
+        assert report["pairs"] == {"read": 55, "kept": 40}
 
-    @pytest.mark.parametrize("rule", ["line_separator", "control_character", "html_entity", "markup", "length_ratio",
-                                      "source_equals_target", "duplicate_pair", "duplicate_source", "wrong_script",
-                                      "overlap_valid", "overlap_test", "bom"])  # fmt: skip
-    def test_keep_trains_on_the_pair_as_it_is(self, corpus: Corpus, rule: str) -> None:
-        line = with_fault(corpus, rule)
-        report = corpus.prepare(f"cleaning.{rule}=keep", "data.vocab_size=400")
-        assert corpus.lines() == list(range(1, 42))
-        assert corpus.text_of(line) == FAULTS[rule][0].decode()
-        assert corpus.text_of(line, "target") == FAULTS[rule][1].decode()
-        assert report["rules"][rule]["action"] == "keep"
+    def test_keep_trains_on_the_pair_as_it_is(self, corpus: Corpus) -> None:
+        rules = [
+            "line_separator", "control_character", "html_entity", "markup", "length_ratio", "source_equals_target",
+            "duplicate_pair", "duplicate_source", "wrong_script", "overlap_valid", "overlap_test", "bom",
+        ]  # fmt: skip
+        line_of = with_faults(corpus, *rules)
+        report = corpus.prepare(*(f"cleaning.{rule}=keep" for rule in rules), "data.vocab_size=400")
+        assert corpus.lines() == list(range(1, 53))
+        for rule, line in line_of.items():
+            assert corpus.text_of(line) == FAULTS[rule][0].decode()
+            assert corpus.text_of(line, "target") == FAULTS[rule][1].decode()
+            assert report["rules"][rule]["action"] == "keep"
         assert report["left_out"] == {}
 
     @pytest.mark.parametrize("rule", [rule for rule in FAULTS if rule != "length_ratio"])
     def test_error_stops_with_the_corpus_and_its_line(self, corpus: Corpus, rule: str) -> None:
-        line = with_fault(corpus, rule)
+        line = with_faults(corpus, rule)[rule]
         message_of(lambda: corpus.prepare(f"cleaning.{rule}=error"), DataError, rf"train\.en, line {line}: ")
         assert not (corpus.run / "data").exists()
 
-    @pytest.mark.parametrize(
-        ("rule", "source", "target"),
-        [
-            ("invalid_utf8", "Müller is here", "das ist er"),
-            ("line_separator", "one two lines", "das eine"),
-            ("bom", "one more", "noch eins"),
-            ("control_character", "one bell", "eine Glocke"),
-            ("html_entity", "AT&T is big", "AT und T"),
-            ("markup", "bold text", "fetter Text"),
-        ],
-    )
-    def test_fix_corrects_the_text(self, corpus: Corpus, rule: str, source: str, target: str) -> None:
-        line = with_fault(corpus, rule)
-        report = corpus.prepare(f"cleaning.{rule}=fix", "data.vocab_size=400")
-        assert (corpus.text_of(line), corpus.text_of(line, "target")) == (source, target)
-        assert counts(report) == {rule: 1}
-        assert report["rules"][rule]["action"] == "fix"
+    def test_fix_corrects_the_text(self, corpus: Corpus) -> None:
+        corrected = {
+            "invalid_utf8": ("Müller is here", "das ist er"),
+            "line_separator": ("one two lines", "das eine"),
+            "bom": ("one more", "noch eins"),
+            "control_character": ("one bell", "eine Glocke"),
+            "html_entity": ("AT&T is big", "AT und T"),
+            "markup": ("bold text", "fetter Text"),
+        }
+        line_of = with_faults(corpus, *corrected)
+        report = corpus.prepare(*(f"cleaning.{rule}=fix" for rule in corrected), "data.vocab_size=400")
+        assert counts(report) == dict.fromkeys(corrected, 1)
+        for rule, text in corrected.items():
+            assert (corpus.text_of(line_of[rule]), corpus.text_of(line_of[rule], "target")) == text
+            assert report["rules"][rule]["action"] == "fix"
 
     def test_swapped_sides_are_exchanged(self, corpus: Corpus) -> None:
         pairs = [(f"the number {n}", f"номер {n}") for n in range(40)]
@@ -279,7 +278,7 @@ class TestRules:
         assert (found["count"], found["lines"]) == (60, [*range(1, 11), *range(100, 110)])
 
     def test_uneven_pairs_can_be_kept_in_spite_of_a_limit(self, corpus: Corpus) -> None:
-        with_fault(corpus, "length_ratio")
+        with_faults(corpus, "length_ratio")
         report = corpus.prepare("cleaning.max_ratio=4", "cleaning.length_ratio=keep")
         assert report["rules"]["length_ratio"] == {"count": 1, "lines": [31], "action": "keep"}
         assert len(corpus.lines()) == 41
@@ -314,7 +313,7 @@ class TestRules:
     def test_a_warning_tells_of_training_pairs_that_are_in_a_test_set(
         self, corpus: Corpus, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with_fault(corpus, "overlap_test")
+        with_faults(corpus, "overlap_test")
         corpus.prepare()
         assert 'cleaning] overlap_test = "drop"' in caplog.text
         caplog.clear()
@@ -528,7 +527,7 @@ class TestCheck:
         corpus.write("train", encoded(CLEAN))
         corpus.prepare()
         before = {path: path.read_bytes() for path in corpus.run.rglob("*") if path.is_file()}
-        with_fault(corpus, "markup")
+        with_faults(corpus, "markup")
         found = corpus.check()
         assert (found.folder, counts(found.report)) == (None, {"markup": 1})
         assert {path: path.read_bytes() for path in corpus.run.rglob("*") if path.is_file()} == before
@@ -567,7 +566,7 @@ class TestReport:
         assert report["subwords"]["valid"]["source"]["words"] == 3
 
     def test_the_page_is_whole_and_needs_no_network(self, corpus: Corpus) -> None:
-        line = with_fault(corpus, "markup")
+        line = with_faults(corpus, "markup")["markup"]
         corpus.prepare()
         page = (corpus.run / "data" / "report.html").read_text(encoding="utf-8")
         assert re.findall(r"(?:src|href)\s*=|url\(|@import|<script", page) == []

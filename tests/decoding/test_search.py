@@ -1,6 +1,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,9 +27,11 @@ PENALTIES = [("wu", 0.6), ("wu", 2.0), ("length", 1.0), ("length", 0.3), ("none"
 Table = Callable[[int, tuple[int, ...]], Tensor]
 
 
+@cache
 def history_table(seed: int, *, vocab: int = VOCAB, sharpness: float = 2.0) -> Table:
     """Random numbers that depend on the whole history."""
 
+    @cache
     def log_probs(sentence: int, history: tuple[int, ...]) -> Tensor:
         numbers = np.random.default_rng([seed, sentence, *history]).normal(scale=sharpness, size=vocab)
         return torch.log_softmax(torch.from_numpy(numbers), 0)
@@ -36,6 +39,7 @@ def history_table(seed: int, *, vocab: int = VOCAB, sharpness: float = 2.0) -> T
     return log_probs
 
 
+@cache
 def last_token_table(seed: int) -> Table:
     """Random numbers that depend on the last token only."""
     rows = torch.log_softmax(torch.from_numpy(np.random.default_rng(seed).normal(scale=2.0, size=(VOCAB, VOCAB))), 1)
@@ -101,6 +105,7 @@ def divisor(penalty: tuple[str, float], tokens: int) -> float:
     return {"wu": ((5 + tokens) / 6) ** alpha, "length": tokens**alpha, "none": 1.0}[kind]
 
 
+@cache
 def all_translations(
     table: Table, sentence: int, max_length: int, penalty: tuple[str, float]
 ) -> list[tuple[float, float, tuple[int, ...]]]:

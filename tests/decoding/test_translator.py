@@ -75,23 +75,6 @@ def test_bf16_scores_a_little_otherwise_and_fp16_is_refused_on_a_cpu(tokenizer: 
 # ---- batches
 
 
-@pytest.mark.parametrize(("dtype", "beam"), [(torch.float64, 1), (torch.float64, 4), (torch.float32, 4)])
-def test_batch_size_order_and_padding_change_no_translation(
-    tokenizer: Tokenizer, dtype: torch.dtype, beam: int
-) -> None:
-    translator = translator_of(tokenizer, model_for(tokenizer, dtype), beam=beam, max_length_offset=1)
-    alone = [translator.translate([line])[0] for line in LINES]
-    assert len({text for text in alone if text}) >= len(LINES) - 2  # so the source does make a difference
-    assert translator.translate(LINES) == alone
-    for batch_sentences in (2, 3):
-        assert translator.translate(LINES, batching=Batching(sentences=batch_sentences)) == alone
-    for batch_tokens in (1, 30):
-        assert translator.translate(LINES, batching=Batching(tokens=batch_tokens)) == alone
-    for order in ([6, 5, 4, 3, 2, 1, 0], [2, 0, 5, 1, 6, 4, 3]):
-        assert translator.translate([LINES[index] for index in order]) == [alone[index] for index in order]
-    assert translator.translate(LINES * 3, batching=Batching(sentences=5)) == alone * 3
-
-
 @pytest.mark.parametrize("room", [4, 1])
 def test_a_batch_that_does_not_fit_into_memory_is_searched_in_halves(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, room: int
@@ -196,7 +179,7 @@ def test_no_translation_holds_a_tag() -> None:
 
 def test_there_is_one_line_for_each_line_and_an_empty_one_for_no_text(tokenizer: Tokenizer) -> None:
     lines = ["", "The dog", "   ", "\t", "A cat", "\r", "\u3000", "The dog", ""]
-    found = translator_of(tokenizer).translate(lines)
+    found = translator_of(tokenizer).translate(lines, batching=Batching(tokens=1))
     assert len(found) == len(lines)
     assert [bool(text) for text in found] == [False, True, False, False, True, False, False, True, False]
     assert found[1] == found[7] != found[4]
@@ -551,29 +534,9 @@ def test_a_wrong_copy_changes_nothing_before_it(monkeypatch: pytest.MonkeyPatch)
     assert len(searched) == 1  # another search could not change anything
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        (
-            Request(glossary=Glossary([("a", "Haus"), ("dog", "\u2603")], "g")),
-            "g, term 'dog': the translation '\u2603' has characters",
-        ),
-        (
-            Request(glossary=Glossary([("dog", "Hund")], "g"), forbidden=["Hund"]),
-            "g, term 'dog': the translation 'Hund' contains a forb",
-        ),
-        (
-            Request(glossary=Glossary([("a", "b")]), sampling=Sampling()),
-            "sampling does not support required phrases, terms",
-        ),
-        (Request(keep=("urls",), sampling=Sampling()), "sampling does not support required phrases, terms"),
-    ],
-)
-def test_terms_that_are_not_possible_are_refused_before_anything_is_translated(
-    tokenizer: Tokenizer, wanted: Request, message: str
-) -> None:
-    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
-        translator_of(tokenizer).check(wanted)
+def test_spans_are_not_sampled(tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match=r"^sampling does not support required phrases, terms"):
+        translator_of(tokenizer).check(Request(keep=("urls",), sampling=Sampling()))
 
 
 @pytest.mark.parametrize("wrong", [{"split": "maybe"}, {"keep": ("names",)}])
@@ -1017,19 +980,6 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
 def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, wanted: Request, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         requested(tokenizer, wanted)
-
-
-def test_what_is_asked_for_is_looked_at_before_anything_is_translated(tokenizer: Tokenizer) -> None:
-    translator = translator_of(tokenizer)
-    translator.check(Request(prefixes=["Der Hund"], required=[["Katze"]]), "mine", "others")
-    for request, message in (
-        (Request(prefixes=["a", "\u2603"]), "mine, line 2: the prefix"),
-        (Request(required=[["a"], ["\u2603"]]), "others, line 2: the required phrase"),
-        (Request(n_best=9), "9 translations per line need a beam that large"),
-        (Request(forbidden=["\u2603"]), "the forbidden phrase"),
-    ):
-        with pytest.raises(DataError, match=f"^{message}"):
-            translator.check(request, "mine", "others")
 
 
 def test_wishes_longer_than_the_models_positions_are_refused(tokenizer: Tokenizer) -> None:

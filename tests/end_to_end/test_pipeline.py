@@ -152,12 +152,6 @@ class TestFiles:
         assert previous[1:] == [int(folder.name.removeprefix("step-")) for folder in folders[:-1]]
         assert previous[0] < int(folders[0].name.removeprefix("step-"))
 
-    def test_an_average_is_marked_as_such(self, pipeline: Pipeline) -> None:
-        provenance = read_json(pipeline.run / "averaged" / "provenance.json")
-        assert (provenance["kind"], provenance["resumable"]) == ("average", False)
-        names = [source["checkpoint"] for source in provenance["average_of"]]
-        assert names == ["step-00000016", "step-00000024"]
-
     def test_a_model_folder_alone_is_enough_to_translate(self, pipeline: Pipeline, tmp_path: Path) -> None:
         shutil.copytree(pipeline.run / "averaged", tmp_path / "elsewhere")
         sources = read_lines(pipeline.run / "data" / "test" / "small.source.txt")

@@ -261,9 +261,8 @@ def test_an_older_export_with_something_of_yours_in_it_is_not_replaced(
 
 
 class TestEngine:
-    @pytest.mark.parametrize("penalty", ["wu", "length", "none"])
-    def test_what_a_sentence_is_translated_with_makes_no_difference(self, exported: Path, penalty: str) -> None:
-        translator = engine(exported, beam=3, length_penalty=penalty, max_length_offset=1)
+    def test_what_a_sentence_is_translated_with_makes_no_difference(self, exported: Path) -> None:
+        translator = engine(exported, beam=3, length_penalty="wu", max_length_offset=1)
         alone = [translator.translate([line])[0] for line in LINES]
         assert translator.translate(LINES) == alone
         assert translator.translate(LINES, batching=Batching(7)) == alone
@@ -310,8 +309,13 @@ class TestEngine:
         with pytest.raises(RecipeError, match=r"^given settings: decoding\.beam = 0: must be at least 1$"):
             engine(exported, beam=0)
 
-    @pytest.mark.parametrize("penalty", [("length", 1.0), ("length", 0.3), ("none", 0.6), ("wu", 0.0)])
-    @pytest.mark.parametrize("offset", [0, 5, 30])
+    @pytest.mark.parametrize(
+        ("penalty", "offset"),
+        [
+            (("length", 1.0), 0), (("length", 0.3), 5), (("none", 0.6), 30),
+            (("wu", 0.0), 0), (("length", 1.0), 30), (("wu", 0.0), 5),
+        ],
+    )  # fmt: skip
     def test_beam_search_with_finished_hypotheses_beside_the_beam_is_the_same(
         self, unsure: tuple[Path, Path], penalty: tuple[str, float], offset: int
     ) -> None:

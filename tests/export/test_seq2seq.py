@@ -146,8 +146,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", ["marian", "m2m100"])
-@pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
+@pytest.mark.parametrize(("kind", "activation"), [("marian", "gelu_new"), ("m2m100", "silu")])
 def test_activations_and_unscaled_embeddings_are_those_of_transformers(
     tmp_path: Path, kind: str, activation: str
 ) -> None:

@@ -1,6 +1,5 @@
 import shutil
 import subprocess
-import sys
 import warnings
 
 import pytest
@@ -119,8 +118,3 @@ def test_version_is_that_of_sacremoses() -> None:
     import sacremoses
 
     assert moses.version() == sacremoses.__version__
-
-
-def test_sacremoses_is_imported_late() -> None:
-    code = "import sys, nmtkit.text.moses; sys.exit('sacremoses' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -478,8 +478,6 @@ def test_subwords_of_other_text_cause_a_warning(
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ("model.d_ff=48", "d_ff = 32$"),
-        ("model.encoder_layers=2", "encoder_layers = 1$"),
         ("model.num_heads=4", "num_heads = 2, d_k = 8, d_v = 8$"),
         ("model.share_embeddings=none", 'share_embeddings = "all"$'),
     ],
