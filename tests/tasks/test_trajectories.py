@@ -215,7 +215,9 @@ def test_parameters_and_operations_are_counted_exactly(kind: dict[str, Any]) -> 
         action_loss(model, batch, 0.0)
     steps = np.array([4, 4])
     lengths = (len(tokens_of_step(model.config)) - 1) * steps + 1, steps
-    counted = forward_flops(model.config, 7, *lengths, source_outputs=True, head_size=model.config.linear_columns(*sizes))
+    counted = forward_flops(
+        model.config, 7, *lengths, source_outputs=True, head_size=model.config.linear_columns(*sizes)
+    )
     assert counter.get_total_flops() == counted.flops
 
 
