@@ -40,7 +40,8 @@ def changed_keys(recipe: Recipe, manifest: dict[str, Any]) -> list[str]:
         }
     except (KeyError, ValidationError):
         raise DataError(
-            "data/manifest.json has no [data] and [cleaning] that this version can read; prepare the run again"
+            "data/manifest.json has no [data] and [cleaning] that this version can read; remove RUN/data, and run "
+            "`nmtkit prepare` again"
         ) from None
     return data_changes(recipe.model_copy(update=prepared), recipe)
 

@@ -592,6 +592,18 @@ class TestData:
         with pytest.raises(NmtkitError, match=r"changed: data\.valid = \['valid'\] \(was 5\)"):
             tiny.train(tmp_path / "run", "training.max_steps=1")
 
+    def test_data_whose_settings_cannot_be_read_are_prepared_again_once_removed(
+        self, tiny: TinyProject, run: Path
+    ) -> None:
+        manifest = read_json(Run(run).manifest, dict)
+        manifest["settings"]["data"]["unknown"] = 1
+        write_json(Run(run).manifest, manifest)
+        for command in (lambda: tiny.train(run), lambda: prepare(load_recipe(str(tiny.recipe)), run, workers=1)):
+            with pytest.raises(NmtkitError, match="remove RUN/data, and run `nmtkit prepare` again"):
+                command()
+        shutil.rmtree(Run(run).data)
+        assert prepare(load_recipe(str(tiny.recipe)), run, workers=1).is_new
+
     def test_a_data_setting_without_effect_may_change(self, tiny: TinyProject, run: Path) -> None:
         change = "data.wordpiece_characters=77"
         assert not prepare(load_recipe(str(tiny.recipe), [change]), run, workers=1).is_new
