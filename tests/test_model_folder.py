@@ -21,6 +21,7 @@ from nmtkit.json_toml import write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model, write_tensors
 from nmtkit.run import Run, find_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from tests.conftest import message_of
 
@@ -31,7 +32,7 @@ def tokenizer_of(*words: str, share_vocab: bool = True) -> Tokenizer:
     data = DataConfig(
         source_language="en", target_language="de", train=("mine/train",), subwords="none", share_vocab=share_vocab
     )
-    return Tokenizer.learn(data, lambda: [(" ".join(words[:3]), " ".join(words))])
+    return learn_tokenizer(data, lambda: [(" ".join(words[:3]), " ".join(words))])
 
 
 TOKENIZER = tokenizer_of("a", "b", "c", "d")

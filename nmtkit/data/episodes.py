@@ -35,6 +35,7 @@ from nmtkit.errors import DataError, ModelError
 from nmtkit.lines import LineReader
 from nmtkit.model.trajectory import tokens_of_step
 from nmtkit.tasks.environments import NOT_FINITE, is_finite, make_environment, random_episodes
+from nmtkit.text.new_tokenizers import symbol_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 
@@ -344,7 +345,7 @@ class Episodes:
             # Returns are divided by it, and all may be 0.
             float(np.abs(every).max()) or 1.0, max(returns), worst, values, mean, deviation, largest,
         )  # fmt: skip
-        tokenizer = Tokenizer.of_symbols(self._data, states.names, actions.names, asdict(facts))
+        tokenizer = symbol_tokenizer(self._data, states.names, actions.names, asdict(facts))
         tokenizer.save(folder / "tokenizer")
         pairs = {}
         for role, chosen in (("train", train), ("valid", valid)):

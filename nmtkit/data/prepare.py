@@ -19,8 +19,8 @@ from typing import Any
 
 import tomli_w
 
-from nmtkit.config.corpus_entries import GeneratedCorpus
-from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.corpus_entries import MANY_LANGUAGES, GeneratedCorpus
+from nmtkit.config.data_schema import LANGUAGE_MODEL, DataConfig
 from nmtkit.config.recipe import data_changes
 from nmtkit.config.schema import Recipe
 from nmtkit.console import log, transfers
@@ -34,13 +34,14 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.preparer import FORMAT, Corpora, Preparer, fingerprints, too_few
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.interpreter import collect_as_usual
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, NmtkitError, RecipeError
 from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, write_folder_atomically
 from nmtkit.json_toml import read_json, read_toml, write_json
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import BYTE_PIECE
 from nmtkit.versions import versions
 
 
@@ -102,7 +103,7 @@ def prepare(
             return Preparation(manifest, is_new=False)
     tokenizer = None if recipe.data.tokenizer is None else Tokenizer.of_model(recipe.data.tokenizer)
     if tokenizer is not None:
-        tokenizer.check_recipe(recipe.data)
+        check_given_tokenizer(tokenizer, recipe.data)
         tokenizer = tokenizer.for_recipe(recipe.data)
     corpora = _open_corpora(recipe.data, run, mirror)
     fingerprint, _ = fingerprints(recipe, corpora, tokenizer)
@@ -285,3 +286,52 @@ def _open_corpora(data: DataConfig, run: Run, mirror: Path | None) -> Corpora:
             {data.test_name(entry): open_entry(data, entry, downloader) for entry in data.corpora("test")},
             generated,
         )
+
+
+def check_given_tokenizer(tokenizer: Tokenizer, data: DataConfig) -> None:
+    """Raise RecipeError if a recipe contradicts the settings of its `data.tokenizer`."""
+    known = {
+        "source_language": (data.source_languages, tokenizer.source_languages),
+        "target_language": (data.target_languages, tokenizer.target_languages),
+    }
+    own = {
+        **tokenizer.settings,
+        "task": tokenizer.task_name,
+        "share_vocab": tokenizer.shares_vocabulary,
+        "context": tokenizer.context,
+        "byte_fallback": any(map(BYTE_PIECE.fullmatch, tokenizer.entries("source"))),
+        **{key: ", ".join(codes) for key, (_, codes) in known.items()},
+    }
+    keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
+    if data.has_labels:  # the subwords of any model of the language
+        keys = ["text", "normalize", "subwords"]
+        if data.source_language not in (own["source_language"], own["target_language"]):
+            keys.append("source_language")
+    if data.task_name == LANGUAGE_MODEL and tokenizer.task_name == "translation":
+        keys = [key for key in keys if key not in ("task", "source_language")]  # see Tokenizer.for_recipe
+    if data.context:
+        keys.append("context_sides")
+    if data.byte_fallback:
+        keys.append("byte_fallback")
+    if data.subwords == "none":
+        keys.append("segment_mark")
+    for key in keys:
+        # ISO 639-2: undetermined or several, as in models that were imported without a language, or with many.
+        if own[key] in ("und", MANY_LANGUAGES):
+            continue
+        value = data.task_name if key == "task" else getattr(data, key)
+        value = list(value) if key == "normalize" else value
+        if key in known:
+            value = next((code for code in known[key][0] if code not in known[key][1]), own[key])
+        if own[key] != value:
+            raise RecipeError(
+                f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
+                "or take the recipe of its run as base"
+            )
+    known_tags = tokenizer.settings.get("source_prefixes", ())
+    for tag in data.source_prefixes:
+        if tag not in known_tags:
+            raise RecipeError(
+                f"source_prefix = {tag!r}: the tokenizer of {data.tokenizer} has no such tag; it has "
+                f"{', '.join(known_tags) or 'none'}"
+            )

@@ -8,6 +8,7 @@ from nmtkit.data.training_text import TrainingText
 from nmtkit.distributed.limits import available_bytes
 from nmtkit.errors import DataError
 from nmtkit.tasks.known import task_of
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.normalization import Normalization
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -53,7 +54,7 @@ def learn_subwords(text: TrainingText, data: DataConfig) -> tuple[Tokenizer, dic
                 normalize_source, normalize_target = normalizations[corpus]
                 yield normalize_source(source), normalize_target(target)
 
-    return Tokenizer.learn(data, sample), {
+    return learn_tokenizer(data, sample), {
         "pairs": pairs,
         "of": total,
         "text_bytes": text_bytes,

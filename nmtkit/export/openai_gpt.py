@@ -27,6 +27,7 @@ from nmtkit.errors import ModelError
 from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
 from nmtkit.files import content_of
 from nmtkit.json_toml import read_json
+from nmtkit.text.new_tokenizers import gpt_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
 
@@ -238,7 +239,7 @@ def _read_tokenizer(folder: Path, language: str | None, vocab_size: int) -> tupl
             raise ModelError(f"{path}: needs an entry {UNKNOWN_PIECE}, and each of the ids from 0 on once")
         unknown = vocabulary.pop(UNKNOWN_PIECE)
         pieces = sorted(vocabulary, key=vocabulary.__getitem__)
-        tokenizer = Tokenizer.of_gpt(pieces, merges, language or "en")
+        tokenizer = gpt_tokenizer(pieces, merges, language or "en")
         ids = [*[unknown] * len(SPECIAL_PIECES), *(vocabulary[piece] for piece in pieces)]
     if max(ids) + 1 != vocab_size:
         raise ModelError(

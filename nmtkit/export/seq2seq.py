@@ -24,7 +24,7 @@ from nmtkit.export.foreign_vocabulary import read_vocabulary
 from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
 from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer, sinusoidal_positions
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.new_tokenizers import imported_tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 
 KINDS = {"marian": "post", "pegasus": "pre", "m2m_100": "pre"}
@@ -124,7 +124,7 @@ def read(
             reserved.add(index)
     given = {"source_language": source_language, "target_language": target_language}
     settings = vocabulary.settings | {key: code for key, code in given.items() if code is not None}
-    tokenizer = Tokenizer.of_imported(entries, reserved, vocabulary.models, settings)
+    tokenizer = imported_tokenizer(entries, reserved, vocabulary.models, settings)
     if source_language or target_language:
         # Raises for one that the model does not know.
         tokenizer.in_direction(

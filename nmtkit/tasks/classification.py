@@ -21,6 +21,7 @@ from nmtkit.console import counted
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
+from nmtkit.text.new_tokenizers import label_tokenizer
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import label_of
@@ -118,7 +119,7 @@ class LabelTask(Task):
         labels = sorted(found, key=lambda label: (len(label), label) if label.isdigit() else (0, label))
         if len(labels) == 1 and not self._kind.chooses:
             raise DataError(ONE_LABEL.format(labels[0]))
-        return learned.with_labels(data, labels)
+        return label_tokenizer(learned, data, labels)
 
 
 def _is_number(text: str) -> bool:

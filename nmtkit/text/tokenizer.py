@@ -15,13 +15,12 @@ A tokenizer folder holds one model for both sides, or one per side:
 
 import difflib
 import hashlib
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.corpus_entries import MANY_LANGUAGES, one_language
+from nmtkit.config.corpus_entries import MANY_LANGUAGES
 from nmtkit.config.data_schema import LANGUAGE_MODEL, SEPARATOR, DataConfig, default_task
 from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.errors import DataError, ModelError, RecipeError
@@ -29,7 +28,7 @@ from nmtkit.files import content_of, write_bytes_atomically
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.text.gpt_bpe import GptBpe
 from nmtkit.text.normalization import FIELD_MARK, NEWLINE, TAB, Normalization
-from nmtkit.text.sentencepieces import MAX_LEARNED_BYTES, ImportedPieces, SentencePiece
+from nmtkit.text.sentencepieces import ImportedPieces, SentencePiece
 from nmtkit.text.subword_sampling import SubwordSampler
 from nmtkit.text.vocabulary import (
     ADDED,
@@ -39,7 +38,6 @@ from nmtkit.text.vocabulary import (
     PAD,
     SIDES,
     SPECIAL_PIECES,
-    STAND_IN,
     TAG_SIGN,
     UNK,
     Extended,
@@ -51,12 +49,6 @@ from nmtkit.text.vocabulary import (
 )
 from nmtkit.text.wordpieces import WordPieces
 
-Identity = tuple[str, str]
-"""Role and text of an entry, the same in every tokenizer; see `Tokenizer.identities`."""
-ROLES_OF_TEXT = ("begins", "inside", "ends", "open")
-_BEFORE = "\ufdd5"
-"""A character that Unicode never assigns, in no vocabulary: text after it is split as in the middle of a word."""
-_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _SETTINGS = {
     "subwords": str, "normalize": [str], "text": str, "task?": str, "source_language": str, "target_language": str,
     "segment_mark": str, "source_prefixes?": [str], "source_languages?": [str], "target_tags?": {str: str},
@@ -64,17 +56,6 @@ _SETTINGS = {
     "context?": int, "context_sides?": str, "sha256": {str: str}, "vocab_sizes": {str: int}, "label_type?": str,
     "sequence_length?": int, "base_sha256?": str, "special_ids?": dict, "line_end?": str, "facts?": dict,
 }  # fmt: skip
-
-
-def _short_parts(line: str) -> Iterator[str]:
-    """Yield a line, or parts of at most MAX_LEARNED_BYTES of a longer one, cut at blanks where there are any."""
-    start, most = 0, len(line) if len(line.encode()) <= MAX_LEARNED_BYTES else MAX_LEARNED_BYTES // 4
-    while len(line) - start > most:
-        blank = line.rfind(" ", start + 1, start + most)
-        end = blank if blank > 0 else start + most
-        yield line[start:end].strip(" ")
-        start = end
-    yield line[start:].strip(" ") if start else line
 
 
 class Tokenizer:
@@ -110,89 +91,12 @@ class Tokenizer:
         if self.labels:
             # Labels are read as `label_of` reads them, with single blanks, whatever is done to text.
             self.normalizations["target"] = Normalization(("blanks",), settings["target_language"])
-        source = self._side("source")
+        source = self.vocabulary("source")
         self._tags = {tag: source.id_of(TAG_SIGN + tag) for tag in settings.get("source_prefixes", ())}
         self._source_tags, self._target_tags, self._target_starts = (
             {code: source.id_of(piece) for code, piece in settings.get(key, {}).items()}
             for key in ("source_tags", "target_tags", "target_starts")
         )
-
-    @classmethod
-    def learn(cls, data: DataConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> "Tokenizer":
-        """Learn the subwords of a recipe.
-
-        Args:
-            pairs: function that returns a new iterator over the normalised source and target lines.
-
-        Raises:
-            RecipeError: the text is too small for a vocabulary of the requested size.
-        """
-
-        def learn(lines: Iterable[str], tags: Sequence[str]) -> Vocabulary:
-            if data.subwords == "none":
-                return SegmentedPieces.learn(lines, data, tags)
-            if data.has_fields:  # a document is longer than any line to learn from, but a paragraph is not
-                lines = (field for line in lines for field in re.split(f"(?<={FIELD_MARK}) ", line))
-            short = (part for line in lines for part in _short_parts(line))
-            return (WordPieces if data.subwords == "wordpiece" else SentencePiece).learn(short, data, tags)
-
-        special: dict[str, Any] = {}
-        if data.source_prefixes:
-            special["source_prefixes"] = list(data.source_prefixes)
-        if data.target_tags:
-            special["target_tags"] = {code: TAG_SIGN + tag for code, tag in data.target_tags.items()}
-        if len(data.source_languages) > 1:
-            special["source_languages"] = list(data.source_languages)
-        if data.context:
-            special |= {"context": data.context, "context_sides": data.context_sides}
-        vocabularies: dict[str, Vocabulary]
-        if data.has_labels:
-            fields = (field.strip(" ") for source, _ in pairs() for field in source.split(FIELD_MARK))
-            vocabularies = {"joint": learn(fields, ())}  # `with_labels` adds the vocabulary of the target
-        elif data.share_vocab:
-            vocabularies = {"joint": learn((line for pair in pairs() for line in pair), _tags(special, "source"))}
-        else:
-            vocabularies = {
-                "source": learn((source for source, _ in pairs()), _tags(special, "source")),
-                "target": learn((target for _, target in pairs()), _tags(special, "target")),
-            }
-        settings: dict[str, Any] = {
-            "subwords": data.subwords,
-            "normalize": list(data.normalize),
-            "text": data.text,
-            "source_language": one_language(data.source_languages),
-            "target_language": one_language(data.target_languages),
-            "segment_mark": data.segment_mark,
-            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
-            "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
-        }
-        if data.task is not None:
-            settings["task"] = data.task
-        # Keys of special entries are stored only if there are such entries, as every key changes the fingerprint.
-        return cls({**settings, **special}, vocabularies)
-
-    def with_labels(self, data: DataConfig, labels: Sequence[str]) -> "Tokenizer":
-        """Return a tokenizer of the same subwords for a task whose output is one of the labels.
-
-        The vocabulary of the source is this one's with the entries ADDED at its end, that of the target the labels.
-        """
-        base = self._side("target" if self.task_name == LANGUAGE_MODEL else "source")
-        # If this is the tokenizer of another task of labels, without the entries that were added for it.
-        base = base.base if isinstance(base, Extended) else base
-        vocabularies: dict[str, Vocabulary] = {
-            "source": Extended(base), "target": Labels([*SPECIAL_PIECES, *labels])
-        }  # fmt: skip
-        settings = {
-            **{key: self.settings[key] for key in ("subwords", "normalize", "text", "segment_mark", "special_ids")},
-            "source_language": data.source_language,
-            "target_language": data.target_language,
-            "task": data.task_name,
-            "label_type": data.label_type,
-            "sequence_length": data.sequence_length,
-            "base_sha256": self.base_fingerprint,
-            "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
-        }
-        return Tokenizer(settings, vocabularies)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -218,92 +122,9 @@ class Tokenizer:
         own = {"task": LANGUAGE_MODEL, "source_language": data.source_language, "line_end": SPECIAL_PIECES[EOS]}
         return Tokenizer({**self.settings, **own}, self._vocabularies)
 
-    @classmethod
-    def of_gpt(cls, pieces: Sequence[str], merges: Sequence[Sequence[str]], language: str) -> "Tokenizer":
-        """Return the tokenizer of an imported language model.
-
-        Args:
-            pieces: entries in the order of their ids, without the unknown piece; in nmtkit they follow SPECIAL_PIECES.
-            merges: pairs of pieces that are joined.
-        """
-        vocabulary = GptBpe([*SPECIAL_PIECES, *pieces], merges)
-        settings: dict[str, Any] = {
-            "subwords": "gpt-bpe",
-            "normalize": [],
-            "text": "plain",
-            "source_language": "und",
-            "target_language": language,
-            "segment_mark": "@@",
-            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
-            "vocab_sizes": {"joint": len(vocabulary)},
-            "task": LANGUAGE_MODEL,
-        }
-        return cls(settings, {"joint": vocabulary})
-
-    @classmethod
-    def of_symbols(
-        cls, data: DataConfig, source: Sequence[str], target: Sequence[str], facts: dict[str, Any]
-    ) -> "Tokenizer":
-        """Return the tokenizer of a task whose input and output are no text.
-
-        Args:
-            source, target: names of the entries of each vocabulary, after SPECIAL_PIECES.
-            facts: what else a model of the task needs to know, as JSON.
-        """
-        names = {"source": source, "target": target}
-        vocabularies: dict[str, Vocabulary] = {
-            side: SegmentedPieces([*SPECIAL_PIECES, *names[side]], "") for side in SIDES
-        }
-        settings: dict[str, Any] = {
-            **{key: getattr(data, key) for key in ("subwords", "text", "source_language", "target_language")},
-            "normalize": [],
-            "segment_mark": "",
-            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
-            "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
-            "task": data.task_name,
-            "facts": facts,
-        }
-        return cls(settings, vocabularies)
-
-    @classmethod
-    def of_imported(
-        cls, entries: Sequence[str], reserved: Collection[int], models: Mapping[str, Path], special: dict[str, Any]
-    ) -> "Tokenizer":
-        """Return the tokenizer of an imported translation model.
-
-        Args:
-            entries: in the order of their ids, from SPECIAL_PIECES on.
-            reserved: ids of entries that no text is split into, such as codes of languages.
-            models: files by sentencepiece: "joint", or "source" and "target".
-            special: settings of the tokenizer about languages; both languages are among them.
-
-        Raises:
-            ModelError: a file cannot be read or is no model of sentencepiece.
-        """
-        marked = [TAG_SIGN + entry if index in reserved else entry for index, entry in enumerate(entries)]
-        vocabularies: dict[str, Vocabulary] = {}
-        for side, path in models.items():
-            try:
-                vocabularies[side] = ImportedPieces(marked, content_of(path))
-            except ValueError as error:
-                raise ModelError(f"{path}: {error}") from None
-        settings: dict[str, Any] = {
-            "subwords": "imported",
-            "normalize": ["blanks"],  # all other normalisation is in the model of sentencepiece
-            "text": "plain",
-            "segment_mark": "@@",
-            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
-            "vocab_sizes": dict.fromkeys(models, len(marked)),
-            **special,
-        }
-        for key in ("source_tags", "target_tags", "target_starts"):
-            if key in special:
-                settings[key] = {code: TAG_SIGN + entry for code, entry in special[key].items()}
-        return cls(settings, vocabularies)
-
     def sentencepiece_model(self, side: Side) -> bytes:
         """Return the model of sentencepiece that splits the text of a side."""
-        vocabulary = self._side(side)
+        vocabulary = self.vocabulary(side)
         return vocabulary.model if isinstance(vocabulary, ImportedPieces) else vocabulary.to_bytes()
 
     @property
@@ -314,10 +135,11 @@ class Tokenizer:
     @property
     def gpt_bpe(self) -> GptBpe | None:
         """The vocabulary with its merges where subwords = "gpt-bpe", else None."""
-        vocabulary = self._side("target")
+        vocabulary = self.vocabulary("target")
         return vocabulary if isinstance(vocabulary, GptBpe) else None
 
-    def _side(self, side: Side) -> Vocabulary:
+    def vocabulary(self, side: Side) -> Vocabulary:
+        """Return the vocabulary of a side; with a joint one, it is the same for both."""
         return self._vocabularies["joint" if "joint" in self._vocabularies else side]
 
     @property
@@ -385,14 +207,14 @@ class Tokenizer:
 
     def separator_id(self, side: Side) -> int:
         """Return the id of the separator between sentences, for models with context on this side."""
-        return self._side(side).id_of(TAG_SIGN + SEPARATOR)
+        return self.vocabulary(side).id_of(TAG_SIGN + SEPARATOR)
 
     @property
     def suppressed_ids(self) -> tuple[int, ...]:
         """Ids that are never generated: special ids except the end symbol, and tags of a shared vocabulary."""
         if not self.shares_vocabulary:
             return (PAD, BOS, UNK)
-        if isinstance(vocabulary := self._side("target"), ImportedPieces):
+        if isinstance(vocabulary := self.vocabulary("target"), ImportedPieces):
             return (PAD, BOS, UNK, *vocabulary.reserved)
         # With context on both sides, the decoder generates the separator itself.
         is_source_only = self.context_sides == ("source",)
@@ -400,7 +222,7 @@ class Tokenizer:
 
     def vocab_size(self, side: Side) -> int:
         """Return the number of entries of a side's vocabulary."""
-        return len(self._side(side))
+        return len(self.vocabulary(side))
 
     def normalize(self, line: str, side: Side = "source") -> str:
         """Return the normalised text of a line; a tag at the beginning of a source is left unchanged."""
@@ -427,14 +249,16 @@ class Tokenizer:
         if side == "source" and self.labels:
             rows = [ids for ids, _, _ in self.sequences(lines, threads)]
         elif self.ends_lines:
-            rows = self._side(side).encode([line.removesuffix(NEWLINE).replace(TAB, " ") for line in lines], threads)
+            rows = self.vocabulary(side).encode(
+                [line.removesuffix(NEWLINE).replace(TAB, " ") for line in lines], threads
+            )
             rows = [[*ids, EOS] if line.endswith(NEWLINE) else ids for line, ids in zip(lines, rows, strict=True)]
         elif side == "source" and self._tags:
             split = [self.split_tag(line) for line in lines]
-            rows = self._side(side).encode([text for _, text in split], threads)
+            rows = self.vocabulary(side).encode([text for _, text in split], threads)
             rows = [[self._tags[tag], *ids] if tag else ids for (tag, _), ids in zip(split, rows, strict=True)]
         else:
-            rows = self._side(side).encode(lines, threads)
+            rows = self.vocabulary(side).encode(lines, threads)
         # A line without text gets no tags either, so that it is recognised by having no ids.
         return [[*begin, *ids] if ids else [] for ids in rows] if begin else rows
 
@@ -453,9 +277,9 @@ class Tokenizer:
         Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", figure 1; their code
         cuts the fields of a pair to half of the positions minus 2.
         """
-        start, delimiter, extract = (self._side("source").id_of(entry) for entry in ADDED)
+        start, delimiter, extract = (self.vocabulary("source").id_of(entry) for entry in ADDED)
         fields = [[field.strip(" ") for field in line.split(FIELD_MARK)] if line else [] for line in lines]
-        encoded = iter(self._side("source").encode([field for row in fields for field in row], threads))
+        encoded = iter(self.vocabulary("source").encode([field for row in fields for field in row], threads))
         found, kind = [], LABEL_KINDS[self.task_name]
         for row in fields:
             # All fields of all lines are encoded in one call, as sentencepiece distributes lines over threads.
@@ -474,7 +298,7 @@ class Tokenizer:
     @property
     def extract_id(self) -> int:
         """Id of the entry that ends a sequence, for a task whose output is a label."""
-        return self._side("source").id_of(ADDED[-1])
+        return self.vocabulary("source").id_of(ADDED[-1])
 
     def split_tag(self, line: str) -> tuple[str, str]:
         """Return the tag (`source_prefix`) at the beginning of a line, "" if there is none, and the rest."""
@@ -490,14 +314,14 @@ class Tokenizer:
         Raises:
             RecipeError: subwords of this kind cannot be sampled.
         """
-        model = self._side(side)
+        model = self.vocabulary(side)
         if not isinstance(model, SentencePiece):
             raise RecipeError(f'subwords = "{self.settings["subwords"]}" cannot be sampled; use bpe or unigram')
         return model.sampler(self.settings["subwords"], strength)
 
     def decode(self, ids: Sequence[int], side: Side = "target") -> str:
         """Return the text of ids; special ids have no text, except <unk>, and </s> where it ends lines."""
-        rest, decode = [int(index) for index in ids], self._side(side).decode
+        rest, decode = [int(index) for index in ids], self.vocabulary(side).decode
         text = ""
         while self.ends_lines and EOS in rest:
             end = rest.index(EOS)
@@ -510,7 +334,7 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
         """Return the pieces of ids, for display."""
-        return [self._side(side).piece(int(index)).removeprefix(TAG_SIGN) for index in ids]
+        return [self.vocabulary(side).piece(int(index)).removeprefix(TAG_SIGN) for index in ids]
 
     def unknown_in(self, text: str) -> list[str]:
         """Return the characters of a target text, or with subwords = "none" its words, that the vocabulary lacks."""
@@ -522,57 +346,8 @@ class Tokenizer:
 
     def entries(self, side: Side) -> list[str]:
         """Return the distinct names of all entries of a vocabulary, in the order of ids."""
-        vocabulary = self._side(side)
+        vocabulary = self.vocabulary(side)
         return [vocabulary.piece(index) for index in range(len(vocabulary))]
-
-    def identities(self, side: Side) -> list[Identity]:
-        """Return the role of each entry of a vocabulary, and its text without marks of word boundaries.
-
-        special         <pad>, <unk>, <s>, </s>
-        language        code of a language, whatever the name of its tag
-        tag             other entries that no text is split into
-        byte            <0x41>
-        begins, inside  text that begins a word or does not, where pieces mark the beginning of a word
-        ends, open      text that ends a word or does not, where pieces mark its end
-        """
-        settings, vocabulary = self.settings, self._side(side)
-        codes = {
-            entry: code
-            for key in ("source_tags", "target_tags", "target_starts")
-            for code, entry in settings.get(key, {}).items()
-        }
-        added = range(len(vocabulary.base), len(vocabulary)) if isinstance(vocabulary, Extended) else ()
-        mark = self.segment_mark if settings["subwords"] == "none" else "</w>"
-        at_end = {"none": ("open", "ends"), "gpt-bpe": ("ends", "open")}.get(settings["subwords"])
-        found: list[Identity] = []
-        for index, entry in enumerate(self.entries(side)):
-            # In pieces of sentencepiece, its sign stands for a blank, and STAND_IN for that sign in a text.
-            text = entry.replace(BLANK_SIGN, " ").replace(STAND_IN, BLANK_SIGN)
-            if index < len(SPECIAL_PIECES):
-                found.append(("special", entry))
-            elif entry in codes:
-                found.append(("language", codes[entry]))
-            elif entry.startswith(TAG_SIGN) or index in added:
-                found.append(("tag", entry))
-            elif _BYTE_PIECE.fullmatch(entry):
-                found.append(("byte", entry))
-            elif at_end is None:
-                found.append(("begins" if text.startswith(" ") else "inside", text.removeprefix(" ")))
-            elif mark and entry.endswith(mark):
-                found.append((at_end[0], entry.removesuffix(mark)))
-            else:
-                found.append((at_end[1], entry))
-        return found
-
-    def split(self, pieces: Sequence[Identity], side: Side) -> list[list[int]]:
-        """Return the ids into which this tokenizer splits the text of pieces, which may be those of another one.
-
-        Text that is known not to begin a word is split as in the middle of a word, other text as at its beginning.
-        """
-        lines = [f"{_BEFORE}{'' if role == 'inside' else ' '}{text}" for role, text in pieces]
-        # _BEFORE becomes <unk> or bytes. These ids are the first ones of each row, and are cut off.
-        before, *rows = self._side(side).encode([_BEFORE, *lines], None)
-        return [row[len(before) :] for row in rows]
 
     @property
     def segment_mark(self) -> str:
@@ -644,53 +419,6 @@ class Tokenizer:
                 return cls.load(folder)
         raise ModelError(f"{path}: there is no tokenizer in it; give a model folder, a run folder or a checkpoint")
 
-    def check_recipe(self, data: DataConfig) -> None:
-        """Raise RecipeError if a recipe that uses this tokenizer contradicts its settings."""
-        known = {
-            "source_language": (data.source_languages, self.source_languages),
-            "target_language": (data.target_languages, self.target_languages),
-        }
-        own = {
-            **self.settings,
-            "task": self.task_name,
-            "share_vocab": self.shares_vocabulary,
-            "context": self.context,
-            "byte_fallback": any(map(_BYTE_PIECE.fullmatch, self.entries("source"))),
-            **{key: ", ".join(codes) for key, (_, codes) in known.items()},
-        }
-        keys = ["task", "text", "source_language", "target_language", "normalize", "subwords", "share_vocab", "context"]
-        if data.has_labels:  # the subwords of any model of the language
-            keys = ["text", "normalize", "subwords"]
-            if data.source_language not in (own["source_language"], own["target_language"]):
-                keys.append("source_language")
-        if data.task_name == LANGUAGE_MODEL and self.task_name == "translation":
-            keys = [key for key in keys if key not in ("task", "source_language")]  # see for_recipe
-        if data.context:
-            keys.append("context_sides")
-        if data.byte_fallback:
-            keys.append("byte_fallback")
-        if data.subwords == "none":
-            keys.append("segment_mark")
-        for key in keys:
-            # ISO 639-2: undetermined or several, as in models that were imported without a language, or with many.
-            if own[key] in ("und", MANY_LANGUAGES):
-                continue
-            value = data.task_name if key == "task" else getattr(data, key)
-            value = list(value) if key == "normalize" else value
-            if key in known:
-                value = next((code for code in known[key][0] if code not in known[key][1]), own[key])
-            if own[key] != value:
-                raise RecipeError(
-                    f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
-                    "or take the recipe of its run as base"
-                )
-        for tag in data.source_prefixes:
-            if tag not in self._tags:
-                raise RecipeError(
-                    f"source_prefix = {tag!r}: the tokenizer of {data.tokenizer} has no such tag; it has "
-                    f"{', '.join(self._tags) or 'none'}"
-                )
-
     def fingerprint(self) -> str:
         """Return the sha256 of everything that decides the meaning of ids."""
         return self._sha256(repr(sorted(self.settings.items())))
@@ -719,7 +447,7 @@ def _vocabulary(settings: Mapping[str, Any], side: str, content: bytes) -> Vocab
         pieces = content.decode("utf-8").split("\n")[:-1]
         if "label_type" in settings:
             return Labels(pieces)
-        tags = _tags(settings, side)
+        tags = tags_of(settings, side)
         if settings["subwords"] == "wordpiece":
             return WordPieces(pieces, tags)
         return SegmentedPieces(pieces, settings["segment_mark"], tags)
@@ -734,7 +462,7 @@ def _is_listed(settings: Mapping[str, Any], side: str) -> bool:
     return side == "target" if "label_type" in settings else settings["subwords"] in ("wordpiece", "none")
 
 
-def _tags(settings: Mapping[str, Any], side: str) -> tuple[str, ...]:
+def tags_of(settings: Mapping[str, Any], side: str) -> tuple[str, ...]:
     """Return the special entries of a vocabulary after SPECIAL_PIECES; a joint one has those of the source."""
     if side == "target":
         return (SEPARATOR,) if settings.get("context_sides") == "both" else ()

@@ -4,6 +4,7 @@ The four special ids are the same in every vocabulary. Characters that Unicode p
 the text itself may contain.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
@@ -25,6 +26,8 @@ TAG_SIGN = "\ufdd1"
 the text may contain the name of the tag."""
 ADDED = ("<start>", "<delimiter>", "<extract>")
 """Entries at the end of a vocabulary for tasks whose output is a label; no text is split into them."""
+BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+"""The entry of a byte, with byte fallback."""
 UNKNOWN_TEXT = " \u2047 "
 """Text that <unk> is decoded to."""
 

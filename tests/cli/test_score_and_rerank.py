@@ -19,6 +19,7 @@ from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from tests.conftest import Streamed, run_with_streams
 from tests.decoding.models import TEXT, TINY, data_config
@@ -38,7 +39,7 @@ HOSTILE = [
 
 def save(folder: Path, seed: int, pairs: Sequence[tuple[str, str]] = TEXT, **data: object) -> Path:
     """A model of random weights, larger than initial ones so that probabilities differ."""
-    tokenizer = Tokenizer.learn(data_config(**data), lambda: pairs)
+    tokenizer = learn_tokenizer(data_config(**data), lambda: pairs)
     torch.manual_seed(seed)
     config = ModelConfig.model_validate(TINY)
     model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))

@@ -19,6 +19,7 @@ from nmtkit.data.shards import PairData, Part
 from nmtkit.decoding.lengths import cut_source
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.run import Run
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, PAD, UNK
 from tests.conftest import message_of
@@ -221,7 +222,7 @@ class TestPreparedMixture:
         def learn(size: int, **entry: str) -> Tokenizer:
             values = {"source_language": "en", "target_language": "de", "subwords": subwords, "vocab_size": size}
             corpus = {"source": "a.en", "target": "a.de", **entry}
-            return Tokenizer.learn(DataConfig.model_validate({**values, "train": [corpus]}), lambda: pairs)
+            return learn_tokenizer(DataConfig.model_validate({**values, "train": [corpus]}), lambda: pairs)
 
         plain, tagged = learn(26), learn(27, source_prefix="the")
         assert tagged.entries("source")[5:] == plain.entries("source")[4:]
@@ -237,7 +238,7 @@ class TestPreparedMixture:
         values = {"source_language": "en", "target_language": "de", "subwords": "none", "share_vocab": shared}
         corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
         data = DataConfig.model_validate({**values, "train": [corpus]})
-        tokenizer = Tokenizer.learn(data, lambda: [("the house", "das Haus")])
+        tokenizer = learn_tokenizer(data, lambda: [("the house", "das Haus")])
         assert [tokenizer.pieces([index], "source") for index in tokenizer.tag_ids] == [["<bt>"]]
         assert set(tokenizer.suppressed_ids) == {PAD, BOS, UNK, *(tokenizer.tag_ids if shared else ())}
 
@@ -246,7 +247,7 @@ class TestPreparedMixture:
         corpora = [{"source": "a.en", "target": "a.de", "source_prefix": tag} for tag in ("<a>", "<b>")]
         data = DataConfig.model_validate({**values, "train": corpora})
         with pytest.raises(RecipeError, match="vocab_size = 6: special symbols and tags need 6 entries"):
-            Tokenizer.learn(data, lambda: [("the house", "das Haus")])
+            learn_tokenizer(data, lambda: [("the house", "das Haus")])
 
     def test_each_part_of_a_long_source_has_its_tag(self, run: Path) -> None:
         tokenizer = Run(run).tokenizer()

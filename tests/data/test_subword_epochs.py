@@ -18,6 +18,7 @@ from nmtkit.data.subword_epochs import Draw, draw_epoch, is_drawn
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.files import write_folder_atomically
 from nmtkit.run import Run
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import UNK, Side
 from tests.conftest import TinyProject, contents
@@ -133,7 +134,7 @@ def test_the_process_imports_no_file_of_the_users(
 def tokenizer(**data: object) -> Tokenizer:
     values = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 40, **data}
     pairs = [(ALPHABET * 2, f"{ALPHABET[::-1]} ab abc abcd cd bcd")] * 3
-    return Tokenizer.learn(DataConfig.model_validate(values), lambda: pairs)
+    return learn_tokenizer(DataConfig.model_validate(values), lambda: pairs)
 
 
 BPE = tokenizer(vocab_size=24, normalize=[])

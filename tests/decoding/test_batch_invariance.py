@@ -17,6 +17,7 @@ from nmtkit.decoding.parts import Parts, Written
 from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 from tests.decoding.models import TEXT, data_config, model_for
@@ -45,7 +46,7 @@ def model_of(tokenizer: Tokenizer, dtype: torch.dtype) -> Transformer:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.learn(data_config(vocab_size=90), lambda: TEXT)
+    return learn_tokenizer(data_config(vocab_size=90), lambda: TEXT)
 
 
 def translator_of(tokenizer: Tokenizer, dtype: torch.dtype, beam: int) -> Translator:

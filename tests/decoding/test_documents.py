@@ -22,6 +22,7 @@ from nmtkit.export.export import export
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, save_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints
 from tests.conftest import run_command, run_with_streams, train_run
@@ -41,7 +42,7 @@ LENGTHS = TrainingLengths(longest_source=30, target_ratio=1.0, multi_sentence_sh
 
 
 def tokenizer_of(sides: str, size: int = 2, **changes: object) -> Tokenizer:
-    return Tokenizer.learn(data_config(context=size, context_sides=sides, **changes), lambda: TEXT)
+    return learn_tokenizer(data_config(context=size, context_sides=sides, **changes), lambda: TEXT)
 
 
 def model_of(tokenizer: Tokenizer, **changes: object) -> Transformer:

@@ -19,6 +19,7 @@ from nmtkit.model.decoder_only import build_model
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SIDES, UNK
 from tests.decoding.models import TEXT, TINY, data_config, model_for
@@ -193,7 +194,7 @@ def test_a_hopeless_hypothesis_has_a_perplexity_that_is_a_number() -> None:
 
 
 def test_lines_are_normalised_as_the_tokenizer_was_trained() -> None:
-    tokenizer = Tokenizer.learn(data_config(normalize=["blanks", "lowercase"], vocab_size=60), lambda: TEXT)
+    tokenizer = learn_tokenizer(data_config(normalize=["blanks", "lowercase"], vocab_size=60), lambda: TEXT)
     decoder = decoder_of(tokenizer)
     assert decoder.score([("  THE \t dog ", "DER  Hund")]) == decoder.score([("the dog", "der hund")])
     assert decoder.score([("the dog", "der hund")]) != decoder.score([("the cat", "der hund")])
@@ -323,7 +324,7 @@ def test_models_are_read_from_their_folders(tokenizer: Tokenizer, tmp_path: Path
 
 def test_an_ensemble_of_other_vocabularies_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
     save(tmp_path / "one", tokenizer)
-    save(tmp_path / "other", Tokenizer.learn(data_config(vocab_size=60), lambda: TEXT))
+    save(tmp_path / "other", learn_tokenizer(data_config(vocab_size=60), lambda: TEXT))
     with pytest.raises(ModelError) as caught:
         ForcedDecoder.load([tmp_path / "one", tmp_path / "other"])
     assert str(caught.value).startswith(f"{tmp_path / 'other'}: its vocabulary differs from that of")

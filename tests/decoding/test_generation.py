@@ -35,7 +35,7 @@ from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines, write_lines
 from nmtkit.model_folder import save_model
 from nmtkit.run import Run
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.new_tokenizers import label_tokenizer, learn_tokenizer
 from tests.conftest import contents, message_of, run_command
 from tests.decoding.models import TEXT, TINY, data_config, model_for
 from tests.export.tiny_models import let_end
@@ -52,7 +52,7 @@ def save_random_model(
     """A model from German to English, or the reverse: some of its translations are empty, some never end."""
     languages = {"source_language": "de", "target_language": "en"} if is_reversed else {}
     pairs = [(target, source) for source, target in TEXT] if is_reversed else TEXT
-    tokenizer = Tokenizer.learn(data_config(**languages, **settings), lambda: pairs)
+    tokenizer = learn_tokenizer(data_config(**languages, **settings), lambda: pairs)
     model = model_for(tokenizer, torch.float32, seed)
     let_end(model, end_logit)
     decoding = DecodingConfig(beam=2, max_length_offset=2)
@@ -549,8 +549,8 @@ class TestBadInput:
         pairs = [("Hund", "yes"), ("Katze", "no")]
         changes = {"task": "label", "source_language": "de", "target_language": "zxx", "share_vocab": False}
         data = data_config(**changes, vocab_size=20)
-        tokenizer = Tokenizer.learn(data, lambda: pairs).with_labels(data, ["no", "yes"])
-        model = model_for(Tokenizer.learn(data_config(), lambda: TEXT), torch.float32)
+        tokenizer = label_tokenizer(learn_tokenizer(data, lambda: pairs), data, ["no", "yes"])
+        model = model_for(learn_tokenizer(data_config(), lambda: TEXT), torch.float32)
         save_model(project.folder / "labels", model.state_dict(), model.config, tokenizer, DecodingConfig(), {})
         message = complaint(project, BACK.replace("de-en", "labels"))
         assert 'labels: a model of the task "label", which does not translate' in message

@@ -14,6 +14,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import save_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, PAD, UNK
@@ -29,7 +30,7 @@ def tokenizer_of(subwords: str = "bpe", **changes: object) -> Tokenizer:
         {"source": "a.en", "target": "a.fr", "target_language": "fr", "source_prefix": "<bt>"},
     ]
     values = {"source_language": "en", "train": corpora, "subwords": subwords, "vocab_size": KINDS[subwords]}
-    return Tokenizer.learn(DataConfig.model_validate({**values, **changes}), lambda: [*TEXT * 3, ("l'", "' l'")])
+    return learn_tokenizer(DataConfig.model_validate({**values, **changes}), lambda: [*TEXT * 3, ("l'", "' l'")])
 
 
 def translator_of(tokenizer: Tokenizer, **decoding: object) -> Translator:

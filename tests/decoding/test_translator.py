@@ -28,6 +28,7 @@ from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import Tokenizer
@@ -167,7 +168,7 @@ def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monke
 
 def test_no_translation_holds_a_tag() -> None:
     corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
-    tagged = Tokenizer.learn(data_config(train=[corpus]), lambda: TEXT)
+    tagged = learn_tokenizer(data_config(train=[corpus]), lambda: TEXT)
     [tag] = tagged.tag_ids
     [said] = translator_of(tagged, model_that_says(tag, tagged)).translations(["The dog"], Request())
     assert "<bt>" not in said[0].pieces
@@ -190,7 +191,7 @@ def test_there_is_one_line_for_each_line_and_an_empty_one_for_no_text(tokenizer:
 def test_a_line_separator_stays_inside_its_line() -> None:
     separator = "\u2028"
     text = [*TEXT, (f"A{separator}B", f"A{separator}B")]
-    tokenizer = Tokenizer.learn(data_config(vocab_size=80), lambda: text)
+    tokenizer = learn_tokenizer(data_config(vocab_size=80), lambda: text)
     lines = ["The dog", f"A cat{separator}sees the dog\x0b\x0c\x85\x1c", "A cat"]
     translator = translator_of(tokenizer)
     found = translator.translate(lines)
@@ -206,7 +207,7 @@ def test_a_line_separator_stays_inside_its_line() -> None:
 
 
 def test_a_translation_is_one_line_even_where_its_bytes_are_a_line_end() -> None:
-    tokenizer = Tokenizer.learn(data_config(byte_fallback=True, vocab_size=320), lambda: TEXT)
+    tokenizer = learn_tokenizer(data_config(byte_fallback=True, vocab_size=320), lambda: TEXT)
     pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
     model = model_that_says(pieces.index("<0x0A>"), tokenizer)
     found = translator_of(tokenizer, model).translate(["The dog", "A cat"])
@@ -215,7 +216,7 @@ def test_a_translation_is_one_line_even_where_its_bytes_are_a_line_end() -> None
 
 
 def test_lines_are_normalised_as_the_tokenizer_was_trained() -> None:
-    tokenizer = Tokenizer.learn(data_config(normalize=["blanks", "lowercase"], vocab_size=60), lambda: TEXT)
+    tokenizer = learn_tokenizer(data_config(normalize=["blanks", "lowercase"], vocab_size=60), lambda: TEXT)
     translator = translator_of(tokenizer, model_for(tokenizer, seed=2))
     expected = translator.translate(["the dog sees a cat."])
     assert translator.translate(["  THE \t dog  SEES a cat. "]) == expected
@@ -333,7 +334,7 @@ def test_n_best_lists_and_samples_of_a_split_line_join_those_of_its_sentences(to
 
 def test_a_tag_before_a_line_is_before_each_of_its_sentences(tokenizer: Tokenizer) -> None:
     data = data_config(train=[{"corpus": "mine/train", "source_prefix": "<bt>"}], vocab_size=70)
-    tagged = Tokenizer.learn(data, lambda: TEXT)
+    tagged = learn_tokenizer(data, lambda: TEXT)
     translator = translator_of(tagged, model_for(tagged))
     found = translator.translate([f"<bt> {' '.join(SENTENCES)}"])
     assert found == [joined(translator, [f"<bt> {sentence}" for sentence in SENTENCES])]
@@ -344,7 +345,7 @@ def test_a_tag_before_a_line_is_before_each_of_its_sentences(tokenizer: Tokenize
 
 @pytest.mark.parametrize("end", ["", " "])
 def test_blanks_between_sentences_are_of_none_and_those_at_the_end_of_a_line_stay(end: str) -> None:
-    tokenizer = Tokenizer.learn(data_config(normalize=[]), lambda: TEXT)
+    tokenizer = learn_tokenizer(data_config(normalize=[]), lambda: TEXT)
     translator = translator_of(tokenizer)
     [[found]] = translator.translations(["  ".join(SENTENCES) + end], Request(attention=True))
     rows = tokenizer.encode([*SENTENCES[:-1], SENTENCES[-1] + end], "source")
@@ -416,7 +417,7 @@ def test_the_best_translation_with_a_term_does_not_depend_on_the_number_of_trans
 
 def test_spans_are_kept_and_what_the_vocabulary_cannot_write_is_missing() -> None:
     pairs = [("The dog sees 12 cats (34).", "Der Hund sieht 12 Katzen (34)."), ("See a@b.de, 56.", "Siehe a@b.de, 56.")]
-    tokenizer = Tokenizer.learn(data_config(vocab_size=60), lambda: pairs)
+    tokenizer = learn_tokenizer(data_config(vocab_size=60), lambda: pairs)
     translator = translator_of(tokenizer, model_for(tokenizer), beam=4, max_length_offset=20)
     lines = ["The dog sees 65 (43).", "a@e.de", "the dog", "The dog sees 789."]
     request = Request(keep=("emails", "numbers"))
@@ -457,7 +458,7 @@ MARKUP = '<a title="Who? The dog.">'
 def test_no_sentence_ends_in_a_span_or_term_and_the_first_part_contains_one_that_is_cut(
     constraints: Request, line: str, parts: int
 ) -> None:
-    tokenizer = Tokenizer.learn(data_config(vocab_size=90), lambda: [*TEXT, (line, MARKUP)])
+    tokenizer = learn_tokenizer(data_config(vocab_size=90), lambda: [*TEXT, (line, MARKUP)])
     translator = translator_of(tokenizer, model_for(tokenizer), beam=4, max_length=50)
     [[best]] = translator.translations([line], constraints)
     assert best.parts == parts
@@ -465,7 +466,7 @@ def test_no_sentence_ends_in_a_span_or_term_and_the_first_part_contains_one_that
 
 
 def test_a_part_of_a_term_that_is_cut_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = Tokenizer.learn(data_config(vocab_size=90), lambda: TEXT)
+    tokenizer = learn_tokenizer(data_config(vocab_size=90), lambda: TEXT)
     translator, searched = translator_of(tokenizer, beam=2), list[Segment]()
     search = translator.search_segments
     monkeypatch.setattr(
@@ -481,7 +482,7 @@ def test_a_part_of_a_term_that_is_cut_is_not_wanted(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("longest", [100, 12, 4])
 def test_terms_and_spans_of_a_cut_line_are_those_of_its_text(longest: int) -> None:
-    tokenizer = Tokenizer.learn(data_config(vocab_size=90), lambda: TEXT)
+    tokenizer = learn_tokenizer(data_config(vocab_size=90), lambda: TEXT)
     glossary = Glossary([("\u0141\u00f3d\u017a", "Hund"), ("house", "Haus")])
     request = Request(glossary=glossary, keep=("urls",), split="never", max_source_tokens=longest)
     segments = translator_of(tokenizer)._segments(["The \u0141\u00f3d\u017a http://a.b/~x and the house"], request)
@@ -510,7 +511,7 @@ def test_wrong_copies_of_spans_are_replaced(text: str, spans: list[str], expecte
 
 def test_a_wrong_copy_changes_nothing_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [("The dog sees 1234 cats.", "Der Hund sieht 1234 Katzen."), ("5678 cats", "5678 Katzen")]
-    tokenizer = Tokenizer.learn(data_config(vocab_size=50), lambda: pairs)
+    tokenizer = learn_tokenizer(data_config(vocab_size=50), lambda: pairs)
     translator = translator_of(tokenizer, beam=2)
     searched: list[Segment] = []
     search = translator.search_segments
@@ -576,7 +577,7 @@ def test_a_translation_of_less_than_a_third_of_the_expected_tokens_is_short(toke
 def test_a_long_source_without_blanks_is_cut_at_its_sentence_ends() -> None:
     sentences = ["我看见一只狗。", "谁看见房子？", "猫！", "狗跑回家。"]
     text = "".join(sentences)
-    tokenizer = Tokenizer.learn(data_config(source_language="zh", vocab_size=60), lambda: [(text, "ein Hund")] * 3)
+    tokenizer = learn_tokenizer(data_config(source_language="zh", vocab_size=60), lambda: [(text, "ein Hund")] * 3)
     [ids] = tokenizer.encode([text], "source")
     assert len(ids) == 8  # of each sentence its words and its mark
     for limit, places in ((5, [0, 2, 4]), (3, [0, 1, 2, 3, 4])):
@@ -793,7 +794,7 @@ def test_an_ensemble_of_different_vocabularies_is_refused(
 ) -> None:
     save(tmp_path / "first", tokenizer)
     save(tmp_path / "second", tokenizer)
-    save(tmp_path / "third", Tokenizer.learn(data_config(**other), lambda: TEXT))
+    save(tmp_path / "third", learn_tokenizer(data_config(**other), lambda: TEXT))
     folders = [tmp_path / name for name in ("first", "second", "third")]
     message = message_of(lambda: Translator.load(folders), ModelError)
     assert message.startswith(f"{folders[2]}: ")

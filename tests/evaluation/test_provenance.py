@@ -25,13 +25,13 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.pipeline import translate_test_sets
 from nmtkit.run import Run, set_translated_as
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.terms import Glossary
-from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints
 
 DATA = DataConfig(source_language="en", target_language="de", train=("mine/train",), subwords="none")
 MODEL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2)
-TOKENIZER = Tokenizer.learn(DATA, lambda: [("a b c", "a b c")])
+TOKENIZER = learn_tokenizer(DATA, lambda: [("a b c", "a b c")])
 RECIPE = Recipe(name="mine", data=DATA, model=MODEL, decoding=DecodingConfig(average_last=2))
 
 

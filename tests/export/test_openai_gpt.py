@@ -38,6 +38,7 @@ from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.decoder_only import build_model, count_parameters
 from nmtkit.model_folder import LoadedModel, load_model, load_tensors, save_model
 from nmtkit.run import Run, find_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 from nmtkit.training.session import train
@@ -266,7 +267,7 @@ def language_model(folder: Path, **changes: object) -> LoadedModel:
     data = DataConfig.model_validate(
         {"task": "language-model", "target_language": "en", "train": ["x"], "subwords": "characters"}
     )
-    tokenizer = Tokenizer.learn(data, lambda: [("", "to be or not\ufdd2")])
+    tokenizer = learn_tokenizer(data, lambda: [("", "to be or not\ufdd2")])
     config = ModelConfig.model_validate(
         {
             "architecture": "decoder", "decoder_layers": 2, "d_model": 16, "d_ff": 64, "num_heads": 2,

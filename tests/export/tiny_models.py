@@ -10,6 +10,7 @@ from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.config.schema import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
 
@@ -53,7 +54,7 @@ DATA_KEYS = (
 
 def tokenizer_of(**changes: object) -> Tokenizer:
     data = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
-    return Tokenizer.learn(DataConfig.model_validate({**data, **changes}), lambda: PAIRS)
+    return learn_tokenizer(DataConfig.model_validate({**data, **changes}), lambda: PAIRS)
 
 
 def let_end(model: Transformer, logit: float) -> None:

@@ -29,7 +29,7 @@ from nmtkit.reports.attention_maps import (
     strongest,
     to_words,
 )
-from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from tests.conftest import run_command
 
 
@@ -212,7 +212,7 @@ def test_each_side_is_read_by_the_rules_of_its_own_language() -> None:
     values = {"source_language": "en", "target_language": "fr", "train": ["mine/train"], "vocab_size": 20}
     data = DataConfig.model_validate({**values, "normalize": ["moses-tokenize"], "subwords": "wordpiece"})
     model = Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2), 20, 20).eval()
-    loaded = LoadedModel(model, Tokenizer.learn(data, lambda: pairs), DecodingConfig(), {})
+    loaded = LoadedModel(model, learn_tokenizer(data, lambda: pairs), DecodingConfig(), {})
     encoder, decoder, _ = attention_maps(loaded, "l'eau", "l'eau")
     assert encoder.rows.words[:2] == ("l", "'eau")
     assert decoder.rows.words[:2] == ("l'", "eau")

@@ -39,6 +39,7 @@ from nmtkit.reports.run_facts import example_pair, read_run
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loop import micro_batch_size, padded_tokens, real_tokens
 from nmtkit.training.loss import label_loss
@@ -311,7 +312,7 @@ def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: P
     for library in (ctranslate2, huggingface):
         with pytest.raises(ModelError, match='architecture = "decoder"; use `nmtkit classify`'):
             library.check(load_model(find_model(trained)))
-    tokenizer = Tokenizer.learn(data_config(), lambda: TEXT)
+    tokenizer = learn_tokenizer(data_config(), lambda: TEXT)
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
         Classifier([model_for(tokenizer)], tokenizer, DecodingConfig())
 

@@ -433,11 +433,11 @@ def test_odd_texts(tmp_path: Path, texts: dict[str, Any], message: str | None) -
 
 
 def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
-    from nmtkit.text.tokenizer import Tokenizer
+    from nmtkit.text.new_tokenizers import learn_tokenizer
     from tests.decoding.models import TEXT as PAIRS
     from tests.decoding.models import data_config, model_for
 
-    tokenizer = Tokenizer.learn(data_config(), lambda: PAIRS)
+    tokenizer = learn_tokenizer(data_config(), lambda: PAIRS)
     loaded = LoadedModel(model_for(tokenizer), tokenizer, DecodingConfig(), {}, None)
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
         Generator(loaded, 16, DecodingConfig())

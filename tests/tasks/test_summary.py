@@ -20,8 +20,8 @@ from nmtkit.evaluation.metric_names import default_metrics
 from nmtkit.pipeline import run as run_recipe
 from nmtkit.run import Run
 from nmtkit.tasks.summary import SummaryTask
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.normalization import FIELD_MARK
-from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.prediction import AssumedPairs
 from nmtkit.training.session import train
 from tests.conftest import run_command
@@ -81,7 +81,7 @@ def test_a_tab_is_one_token_and_subwords_are_learned_from_long_documents(subword
     assert data.source_language == "en"
     document = SummaryTask("plain").model_source("title\t" + "\t".join(["brick house"] * 600))
     assert len(document.encode()) > 4192
-    tokenizer = Tokenizer.learn(data, lambda: [(document, "short text")] * 3)
+    tokenizer = learn_tokenizer(data, lambda: [(document, "short text")] * 3)
     ids = tokenizer.encode([f"title {FIELD_MARK} brick house {FIELD_MARK} brick"], "source")[0]
     assert sum(FIELD_MARK in piece for piece in tokenizer.pieces(ids, "source")) == 2
     blank = "" if subwords == "none" else "\u2581"

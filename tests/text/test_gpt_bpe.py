@@ -13,6 +13,7 @@ from transformers import OpenAIGPTTokenizer
 from nmtkit.errors import ModelError, RecipeError
 from nmtkit.tasks.language_model import NEWLINE, LanguageModelTask
 from nmtkit.text.gpt_bpe import split_words
+from nmtkit.text.new_tokenizers import gpt_tokenizer
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import UNK
@@ -40,7 +41,7 @@ ODD_LINES = (
 
 
 def small() -> Tokenizer:
-    return Tokenizer.of_gpt(PIECES, MERGES, "en")
+    return gpt_tokenizer(PIECES, MERGES, "en")
 
 
 def reference(pieces: list[str], merges: list[tuple[str, str]]) -> OpenAIGPTTokenizer:
@@ -109,7 +110,7 @@ def test_ten_thousand_lines_get_the_ids_of_transformers_with_the_published_vocab
     for name in CORPORA:
         lines += lines_of(mirror / "raw.githubusercontent.com" / name, 200 if name.endswith("jsonl") else 1500)
     assert len(lines) >= 10_000
-    tokenizer = Tokenizer.of_gpt(pieces[1:], merges, "en")
+    tokenizer = gpt_tokenizer(pieces[1:], merges, "en")
     assert different(tokenizer, reference(pieces[1:], merges), lines) == []
     line = "the old man looked at the sea, and waited ."
     assert tokenizer.decode(tokenizer.encode([line], "target")[0]) == "the old man looked at the sea , and waited ."

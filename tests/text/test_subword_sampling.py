@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.text import subword_sampling
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.subword_sampling import BpeDropout, SubwordSampler, UnigramSampling
 from nmtkit.text.tokenizer import Tokenizer
@@ -122,7 +123,7 @@ TEXT = [" ".join(random.Random(k).choices(WORDS, k=9)) for k in range(200)]
 def learned(subwords: str, text: list[str] = TEXT, **changes: str) -> Tokenizer:
     data = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 60}
     config = DataConfig.model_validate({**data, "subwords": subwords, **changes})
-    return Tokenizer.learn(config, lambda: zip(text, text[::-1], strict=True))
+    return learn_tokenizer(config, lambda: zip(text, text[::-1], strict=True))
 
 
 BPE = learned("bpe")

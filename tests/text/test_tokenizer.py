@@ -12,10 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.data.prepare import check_given_tokenizer
 from nmtkit.errors import ModelError, RecipeError
+from nmtkit.text.new_tokenizers import learn_tokenizer, short_parts
 from nmtkit.text.normalization import normalize
 from nmtkit.text.sentencepieces import MAX_LEARNED_BYTES
-from nmtkit.text.tokenizer import Tokenizer, _short_parts
+from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, join_segments
 
 ALPHABET = "abcdefpäßﬁＡ１Ω<>/s@ıİ\u2028\u2029\u0085\u00a0\u3000\u200b\u0301\ufeff\x0b\x0c\r \ue000🙂"
@@ -37,7 +39,7 @@ def pairs(alphabet: str = ALPHABET, seed: int = 1) -> list[Pair]:
 
 def learn(text: list[Pair] | None = None, **settings: object) -> Tokenizer:
     chosen = pairs() if text is None else text
-    return Tokenizer.learn(data_config(**settings), lambda: iter(chosen))
+    return learn_tokenizer(data_config(**settings), lambda: iter(chosen))
 
 
 def back_and_forth(tokenizer: Tokenizer, line: str) -> str:
@@ -212,7 +214,7 @@ class TestVocabulary:
 
     @given(st.text("ab ", max_size=60).map(lambda text: text * 200))
     def test_parts_of_a_long_line_are_short_and_lose_only_blanks(self, line: str) -> None:
-        parts = list(_short_parts(line))
+        parts = list(short_parts(line))
         assert all(len(part.encode()) <= MAX_LEARNED_BYTES for part in parts)
         assert "".join(parts).replace(" ", "") == line.replace(" ", "")
 
@@ -337,9 +339,9 @@ class TestFiles:
     def test_a_model_of_many_languages_takes_a_recipe_of_any(self) -> None:
         own = learn()
         many = Tokenizer({**own.settings, "source_language": "mul"}, {"joint": own._vocabularies["joint"]})
-        many.check_recipe(data_config(source_language="ru"))
+        check_given_tokenizer(many, data_config(source_language="ru"))
         with pytest.raises(RecipeError, match=r"data\.target_language = 'ru', but the tokenizer of .* has 'de'"):
-            many.check_recipe(data_config(target_language="ru"))
+            check_given_tokenizer(many, data_config(target_language="ru"))
 
     def test_a_tag_that_is_not_in_the_vocabulary_is_damage(self, tmp_path: Path) -> None:
         corpora = ["mine/train", {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}]

@@ -14,6 +14,7 @@ from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_tensors, save_model
 from nmtkit.run import find_model
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
 from tests.conftest import message_of
@@ -26,7 +27,7 @@ BLEU = [9.0, 22.0, None, 20.0, 21.0, 5.0]
 
 def tokenizer_of(*words: str) -> Tokenizer:
     data = DataConfig(source_language="en", target_language="de", train=("mine/train",), subwords="none")
-    return Tokenizer.learn(data, lambda: [(" ".join(words), " ".join(words))])
+    return learn_tokenizer(data, lambda: [(" ".join(words), " ".join(words))])
 
 
 TOKENIZER = tokenizer_of("a", "b", "c", "d")

@@ -27,13 +27,15 @@ from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, save_model
 from nmtkit.run import Run
+from nmtkit.text.new_tokenizers import gpt_tokenizer, label_tokenizer, learn_tokenizer
 from nmtkit.text.sentencepieces import ImportedPieces, SentencePiece
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS, SPECIAL_PIECES, SegmentedPieces, Side
 from nmtkit.text.wordpieces import WordPieces
+from nmtkit.training.mapped_vocabulary import MappedVocabulary, identities_of, split_pieces
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
-from nmtkit.training.transfer import MappedVocabulary, initial_weights
+from nmtkit.training.transfer import initial_weights
 from tests.conftest import TinyProject, contents, determined, message_of, run_with_streams, train_run, write_corpus
 
 TAG = "\ufdd1"
@@ -64,7 +66,7 @@ def learned(kind: str, size: int, lines: Sequence[str], **data: Any) -> Tokenize
     if data.get("task"):
         stated.pop("source_language")
     config = DataConfig.model_validate({**stated, "train": [{"source": "a", "target": "b"}], **data})
-    return Tokenizer.learn(config, lambda: iter([(line, line) for line in lines]))
+    return learn_tokenizer(config, lambda: iter([(line, line) for line in lines]))
 
 
 _SYLLABLES = ["hund", "kat", "ze", "der", "te", "und", "ri", "ka", "ert", "zen", "un", "hu"]
@@ -194,35 +196,35 @@ class TestIdentities:
     def test_pieces_that_mark_the_beginning_of_a_word(self) -> None:
         expected = [("begins", "ab"), ("inside", "ab"), ("begins", ""), ("inside", "\u2581")]
         own = wordpieces(" ab", "ab", " ", "\u2581")
-        assert own.identities("source") == [*(("special", name) for name in SPECIAL_PIECES), *expected]
+        assert identities_of(own, "source") == [*(("special", name) for name in SPECIAL_PIECES), *expected]
         for kind in ("bpe", "unigram"):
             model = learned(kind, 45, [*LINES, "\u2581\u2581"])
-            found = dict(zip(model.entries("target"), model.identities("target"), strict=True))
+            found = dict(zip(model.entries("target"), identities_of(model, "target"), strict=True))
             assert found["\u2581hund"] == ("begins", "hund") and found["d"] == ("inside", "d")
             assert ("inside", "\u2581") in found.values()
 
     def test_pieces_that_mark_the_end_of_a_word(self) -> None:
-        gpt = Tokenizer.of_gpt(["a", "b</w>", "ab</w>"], [("a", "b</w>")], "en")
-        assert gpt.identities("target")[-3:] == [("open", "a"), ("ends", "b"), ("ends", "ab")]
-        assert segments("ab@@", "ab").identities("target")[4:] == [("open", "ab"), ("ends", "ab")]
+        gpt = gpt_tokenizer(["a", "b</w>", "ab</w>"], [("a", "b</w>")], "en")
+        assert identities_of(gpt, "target")[-3:] == [("open", "a"), ("ends", "b"), ("ends", "ab")]
+        assert identities_of(segments("ab@@", "ab"), "target")[4:] == [("open", "ab"), ("ends", "ab")]
 
     def test_languages_of_an_imported_model(self) -> None:
         own = imported(LINES)
-        assert own.identities("target")[4] == ("tag", f"{TAG}__fr__")
+        assert identities_of(own, "target")[4] == ("tag", f"{TAG}__fr__")
         for key in ("source_tags", "target_tags", "target_starts"):
             known = Tokenizer({**own.settings, key: {"fr": f"{TAG}__fr__"}}, own._vocabularies)
-            assert known.identities("target")[4] == ("language", "fr")
-            assert known.identities("target")[5:] == own.identities("target")[5:]
-        assert ("begins", "hund") in own.identities("target")
+            assert identities_of(known, "target")[4] == ("language", "fr")
+            assert identities_of(known, "target")[5:] == identities_of(own, "target")[5:]
+        assert ("begins", "hund") in identities_of(own, "target")
 
     def test_entries_of_a_task_whose_output_is_a_label(self) -> None:
         values = {"task": "label", "source_language": "en", "train": [{"source": "a", "target": "b"}]}
-        own = OLD.with_labels(DataConfig.model_validate(values), ["yes", "no"])
-        assert own.identities("source")[-3:] == [("tag", "<start>"), ("tag", "<delimiter>"), ("tag", "<extract>")]
-        assert own.identities("source")[:-3] == OLD.identities("source")
+        own = label_tokenizer(OLD, DataConfig.model_validate(values), ["yes", "no"])
+        assert identities_of(own, "source")[-3:] == [("tag", "<start>"), ("tag", "<delimiter>"), ("tag", "<extract>")]
+        assert identities_of(own, "source")[:-3] == identities_of(OLD, "source")
 
 
-GPT = Tokenizer.of_gpt(["a", "b</w>", "b", "ab</w>", "c</w>"], [("a", "b</w>")], "en")
+GPT = gpt_tokenizer(["a", "b</w>", "b", "ab</w>", "c</w>"], [("a", "b</w>")], "en")
 OF_TEXT = {"task": "language-model", "train": [{"text": "a"}], "normalize": []}
 
 
@@ -239,8 +241,8 @@ OF_TEXT = {"task": "language-model", "train": [{"text": "a"}], "normalize": []}
 )
 def test_text_is_split_as_where_it_stands_in_a_word(make: Callable[[], Tokenizer]) -> None:
     own = make()
-    begin, inside, unknown, mixed = own.split(
-        [("begins", "hundert"), ("inside", "hundert"), ("inside", "\u0416"), ("inside", "\u0416und")], "target"
+    begin, inside, unknown, mixed = split_pieces(
+        own, [("begins", "hundert"), ("inside", "hundert"), ("inside", "\u0416"), ("inside", "\u0416und")], "target"
     )
     assert begin == own.encode(["hundert"], "target")[0]
     assert "".join(own.pieces(begin, "target")) == "\u2581hundert"
@@ -248,17 +250,16 @@ def test_text_is_split_as_where_it_stands_in_a_word(make: Callable[[], Tokenizer
     assert all(piece in ("<unk>", "<0xD0>", "<0x96>") for piece in own.pieces(unknown, "target"))
     known = [piece for piece in own.pieces(mixed, "target") if piece[0] != "<"]
     assert "".join(known) == "und"
-    assert own.split([("open", "hundert"), ("ends", "hundert")], "target") == [begin, begin]
+    assert split_pieces(own, [("open", "hundert"), ("ends", "hundert")], "target") == [begin, begin]
 
 
 def test_text_is_split_by_other_kinds() -> None:
-    assert [GPT.pieces(ids, "target") for ids in GPT.split([("begins", "Ab"), ("inside", "abc")], "target")] == [
-        ["ab</w>"], ["a", "b", "c</w>"],
-    ]  # fmt: skip
+    rows = split_pieces(GPT, [("begins", "Ab"), ("inside", "abc")], "target")
+    assert [GPT.pieces(ids, "target") for ids in rows] == [["ab</w>"], ["a", "b", "c</w>"]]
     own = segments("ab", "ab@@")
-    assert own.split([("begins", "ab"), ("inside", "ab"), ("begins", "ab@@")], "target") == [[4], [], [5]]
+    assert split_pieces(own, [("begins", "ab"), ("inside", "ab"), ("begins", "ab@@")], "target") == [[4], [], [5]]
     running = learned("bpe", 40, LINES, target_language="de", **OF_TEXT)  # no blank is added before a text
-    ids = running.split([("begins", "hund"), ("inside", "hund")], "target")
+    ids = split_pieces(running, [("begins", "hund"), ("inside", "hund")], "target")
     assert ["".join(running.pieces(each, "target")) for each in ids] == ["\u2581hund", "hund"]
 
 
@@ -302,7 +303,7 @@ def log_probs(weights: Weights, model: dict[str, Any], tokenizer: Tokenizer, sou
 
 def permuted(tokenizer: Tokenizer) -> Tokenizer:
     """The same pieces with other ids."""
-    content = json.loads(tokenizer._side("target").to_bytes())
+    content = json.loads(tokenizer.vocabulary("target").to_bytes())
     entries = content["entries"]
     shuffled = [*entries[:4], *entries[:3:-1]]
     model = base64.b64decode(content["model"])
@@ -377,11 +378,11 @@ def test_the_head_for_the_same_labels_is_kept(tiny_project: TinyProject, tmp_pat
     values = {"task": "label", "source_language": "en", "train": [{"source": "a", "target": "b"}]}
     data = DataConfig.model_validate(values)
     model = {**SIZES, "architecture": "decoder", "head": "classes"}
-    given, new = learned("bpe", 40, LINES).with_labels(data, ["no", "yes"]), learned("bpe", 50, LINES)
-    stored, found = started(tiny_project, tmp_path / "same", given, new.with_labels(data, ["no", "yes"]), model)
+    given, new = label_tokenizer(learned("bpe", 40, LINES), data, ["no", "yes"]), learned("bpe", 50, LINES)
+    stored, found = started(tiny_project, tmp_path / "same", given, label_tokenizer(new, data, ["no", "yes"]), model)
     assert torch.equal(found["head.weight"], stored["head.weight"])
     assert torch.equal(found["embeddings.shared"][-3:], stored["embeddings.shared"][-3:])  # <start> and others
-    stored, found = started(tiny_project, tmp_path / "other", given, new.with_labels(data, ["bad", "good"]), model)
+    stored, found = started(tiny_project, tmp_path / "other", given, label_tokenizer(new, data, ["bad", "good"]), model)
     assert not torch.equal(found["head.weight"], stored["head.weight"])
 
 

@@ -23,6 +23,7 @@ from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import load_model, read_provenance, read_tensors, save_model
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
+from nmtkit.text.new_tokenizers import label_tokenizer
 from nmtkit.text.normalization import NEWLINE, TAB
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
@@ -44,7 +45,7 @@ def tokenizer(tiny_project: TinyProject) -> Tokenizer:
 def with_labels(base: Tokenizer, *labels: str) -> Tokenizer:
     """The tokenizer of a task whose output is a label: three entries are added to the vocabulary of ``base``."""
     values = {"task": "label", "source_language": "en", "train": [{"source": "a", "target": "b"}]}
-    return base.with_labels(DataConfig.model_validate(values), labels)
+    return label_tokenizer(base, DataConfig.model_validate(values), labels)
 
 
 def weights_of(seed: int, entries: int, **model: Any) -> Weights:
