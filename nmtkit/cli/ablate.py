@@ -36,7 +36,6 @@ def command(
     mirror: options.Mirror = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Train variations of one recipe, such as the paper's Table 3, and compare them.
 
@@ -49,7 +48,6 @@ def command(
       nmtkit ablate wmt14-en-de-base --seeds 2
       nmtkit ablate multi30k-en-de-tiny --scale --rows base,A-h1,C --seeds 2
     """
-    console.set_up(quiet=quiet)
     loaded = load_recipe(recipe, set_ or [])
     sweep = read_sweep(rows_file or TABLE3)
     chosen = choose_rows(sweep, rows.split(",") if rows is not None else [])

@@ -53,7 +53,6 @@ def command(
     to: options.To = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Show the attention weights of a model for one sentence, as a web page, a figure or in the terminal.
 
@@ -81,7 +80,6 @@ def command(
     options.check_files([("--output", output)], [])
     if output is not None and output.suffix == ".html" and (kind or layer or head or word):
         raise BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
-    console.set_up(quiet=quiet)
     loaded = load_model(find_model(model), options.start_device(device, threads))
     loaded = replace(loaded, tokenizer=loaded.tokenizer.in_direction(to, from_, is_requested=True))
     if target is None:

@@ -37,7 +37,6 @@ def command(
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Average the weights of several checkpoints into one model.
 
@@ -54,7 +53,6 @@ def command(
         raise BadParameter("--search writes no model and tries many averages; leave out --last, --best and --output")
     if not search and (metric or threads or device != "auto"):
         raise BadParameter("--metric, --device and --threads need --search")
-    console.set_up(quiet=quiet)
     if search:
         _search(run, metric, device, threads)
         return

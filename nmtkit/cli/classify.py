@@ -24,7 +24,6 @@ def command(
     batch_tokens: Annotated[int | None, Option(min=1, help="Maximum tokens per batch.  [default: 2048]")] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Label text: one label for each line of input, in order; an empty line has an empty label.
 
@@ -42,7 +41,6 @@ def command(
     from nmtkit.files import is_stream
 
     options.check_files([("--output", output)], [("--input", input_)])
-    console.set_up(quiet=quiet)
     with Workers.start(device, "float32", threads, for_decoding=True, is_alone=True) as workers:
         classifier = Classifier.load(models, workers.device)
         batching = Batching(tokens=batch_tokens)

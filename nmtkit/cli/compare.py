@@ -30,7 +30,6 @@ def command(
         int | None, Option(min=0, help="Number of sentences to show, those whose scores changed most.  [default: 5]")
     ] = None,
     json_file: Annotated[Path | None, Option("--json", help="File for all results as JSON.")] = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Compare runs: settings that differ, scores with significance tests, cost, and sentences whose score changed most.
 
@@ -51,7 +50,6 @@ def command(
     if trials and paired == "mcnemar":
         raise BadParameter("McNemar's test has no trials", param_hint="--trials")
     options.check_files([("--json", json_file)], [("a run", path) for path in owned])
-    console.set_up(quiet=quiet)
     comparison = compare_runs(runs, metrics=metric, method=paired, trials=trials, num_sentences=sentences)
     if json_file is not None:  # before a reader of stdout that has seen enough ends the command
         write_json(json_file, asdict(comparison))

@@ -60,7 +60,6 @@ def command(
     run_dir: options.RunDir = None,
     set_: options.Set = None,
     json_file: Annotated[Path | None, Option("--json", help="File for all figures as JSON.")] = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Predict the FLOPs, time and memory of training, or show what a finished run took.
 
@@ -77,7 +76,6 @@ def command(
     """
     from nmtkit.run import Run
 
-    console.set_up(quiet=quiet)
     if list_devices:
         others = (what, devices, device_type, mfu, rate, threads, run_dir, set_, json_file)
         if any(other is not None for other in others):

@@ -29,7 +29,6 @@ def command(
         Option(help="Text for the check, of which 100 lines are translated.  [default: the run's validation text]"),
     ] = None,
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Convert a model for CTranslate2 or Hugging Face transformers.
 
@@ -44,7 +43,6 @@ def command(
     """
     if format_ == "huggingface" and quantization != "float32":
         raise BadParameter("only --format ctranslate2 has this option", param_hint="--quantization")
-    console.set_up(quiet=quiet)
 
     from nmtkit.distributed.cpu import set_threads
     from nmtkit.export.ctranslate2 import QUANTIZATIONS, SHORT_NAMES

@@ -48,7 +48,6 @@ def command(
         bool, Option(help="Begin each line with the title or query and a tab, for training; with --format text.")
     ] = False,
     targets: Annotated[Path | None, Option(help="File for the targets, one per line, to train on.")] = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Extract the most relevant paragraphs of long inputs, to summarise them or as a baseline.
 
@@ -65,7 +64,6 @@ def command(
         raise BadParameter("--with-title is for --format text; JSON lines keep the title")
     if length and target_length:
         raise BadParameter("--length and --target-length cannot be combined")
-    console.set_up(quiet=quiet)
     reader = input_lines(input_, "examples", "strict")
     with ExitStack() as stack:
         write = stack.enter_context(result_lines(output))

@@ -29,7 +29,6 @@ def command(
     forbid: options.Forbid = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Continue a text with a language model: by sampling, or with --beam by search for the most probable continuation.
 
@@ -50,7 +49,6 @@ def command(
     if beam is not None and number > beam:
         raise BadParameter(f"{number} texts need a beam of at least {number}, not {beam}", param_hint="--number")
     options.check_files([("--output", output)], [("--prompt-file", prompt_file)])
-    console.set_up(quiet=quiet)
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt
     loaded = load_model(find_model(model), options.start_device(device, threads))
     decoding = loaded.decoding.model_copy(update=search)

@@ -20,7 +20,6 @@ def command(
     target_language: Annotated[
         str | None, Option(metavar="CODE", help="Language of the target.  [default: as FOLDER states; en for GPT]")
     ] = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Import a model of another library: OPUS-MT (Marian), M2M-100, NLLB, or the first GPT.
 
@@ -37,7 +36,6 @@ def command(
       nmtkit import nllb-200-distilled-600M --output models/nllb
       nmtkit translate models/nllb --from eng_Latn --to fra_Latn --input text.en
     """
-    console.set_up(quiet=quiet)
 
     from nmtkit.config.section import LANGUAGE_CODE, VALUE_RULES
     from nmtkit.export.importing import import_model

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import math
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Union, get_
 from typer import Argument, BadParameter, Option
 from typer.models import OptionInfo
 
+from nmtkit import console
 from nmtkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ From = Annotated[str | None, Option(metavar="CODE", help="Source language, for a
 To = Annotated[str | None, Option(metavar="CODE", help="Target language, such as fr, for a model with several.")]
 Result = Annotated[Path | None, Option(help="File for the result, plain or .gz, .xz, .bz2, .zst.  [default: stdout]")]
 Strict = Annotated[bool, Option(help="Stop at invalid UTF-8 instead of replacing it.")]
-Quiet = Annotated[bool, Option(help="Print only warnings and errors to stderr.")]
 
 
 # An enum, as Typer refuses a list of Literal.
@@ -133,6 +132,25 @@ def _types_in(annotation: Any) -> list[Any]:
     if get_origin(annotation) in (Union, UnionType, list):
         return [type_ for part in get_args(annotation) for type_ in _types_in(part)]
     return [annotation]
+
+
+def quiet_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option --quiet to a command, and set up its messages before it runs."""
+    signature = inspect.signature(command)
+
+    @functools.wraps(command)
+    def with_quiet(*, quiet: bool, **values: Any) -> None:
+        # Only processes of a launcher have a rank; a variable RANK may be there for other reasons.
+        console.set_up(quiet=quiet, rank=console.own_rank() if "processes" in values else 0)
+        command(**values)
+
+    option = Annotated[bool, Option(help="Print only warnings and errors to stderr.")]
+    parameter = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+    # Typer reads the options of a command from its signature.
+    with_quiet.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), parameter]
+    )
+    return with_quiet
 
 
 def search_options(*names: str, **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -225,13 +243,11 @@ def sampling_of(
         refusal: reason why sampling options have no effect; None if they have one. With a reason, return None.
 
     Raises:
-        BadParameter: an option is not finite, or has no effect.
+        BadParameter: an option has no effect.
     """
     for name, value in {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}.items():
         if value is not None and refusal is not None:
             raise BadParameter(refusal, param_hint=name)
-        if value is not None and not math.isfinite(value):
-            raise BadParameter("must be a finite number", param_hint=name)
     if refusal is not None:
         return None
     from nmtkit.decoding.request import Sampling

@@ -61,7 +61,6 @@ def command(
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Play episodes with Decision Transformers; print success rate, mean return and lengths with 95 % intervals.
 
@@ -86,7 +85,6 @@ def command(
         if not abs(target) < 1e30:  # False for NaN, too
             raise BadParameter("give best, predicted or a number (at most 1e30)", param_hint="--target-return")
     options.check_files([("--json", json_)], [])
-    console.set_up(quiet=quiet)
     request = PlayRequest(
         episodes=episodes, target=target, is_greedy=not sample, environment=environment, seed=seed,
         max_steps=max_steps,

@@ -28,7 +28,6 @@ def command(
     processes: Annotated[int, Option(min=1, help="Processes that translate generated corpora.")] = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Prepare the training data: download, check and clean the corpora, learn subwords, write RUN/data.
 
@@ -48,7 +47,6 @@ def command(
     from nmtkit.tasks.known import task_of
 
     rank, launched = console.own_rank(), console.environment_number("WORLD_SIZE", 1)
-    console.set_up(quiet=quiet, rank=rank)
     loaded = load_recipe(recipe, set_ or [])
     has_generated = any(isinstance(entry, GeneratedCorpus) for entry in loaded.data.train)
     if max(processes, launched) > 1 and (not has_generated or check or download_only):

@@ -18,7 +18,6 @@ def command(
     no_attention: Annotated[
         bool, Option(help="Leave out the attention heat maps; then no model has to be loaded.")
     ] = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Write a web page about one or more runs, and RUN/card.md with everything needed to repeat each run.
 
@@ -32,7 +31,6 @@ def command(
     from nmtkit.reports.run_page import report_page
     from nmtkit.run import Run
 
-    console.set_up(quiet=quiet)
     if output is not None and output.suffix not in (".html", ".htm"):
         raise BadParameter(f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output")
     options.check_files([("--output", output)], [])

@@ -61,7 +61,6 @@ def command(
     precision: options.ScoringPrecision = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Choose the best hypothesis from each n-best list with one or more models.
 
@@ -80,7 +79,6 @@ def command(
             f"--model is given {len(models)} times, but --weight {len(weights)} times; give one --weight per --model"
         )
     options.check_files([("--output", output)], [("--input", input_), ("--source", source)])
-    console.set_up(quiet=quiet)
     reader = input_lines(input_, "n-best lists", "replace")
     sources = None if source is None else local_lines(source, "replace")
     lists = read_lists(reader, None if sources is None else list(sources), count_from)

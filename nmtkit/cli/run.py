@@ -38,7 +38,6 @@ def command(
     device: options.Device = "auto",
     threads: options.Threads = None,
     tracker: options.Tracker = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Prepare, train, average, translate and score. Steps that are finished are skipped.
 
@@ -49,7 +48,6 @@ def command(
       nmtkit run quickstart
       nmtkit run multi30k-en-de --processes 2 --threads 1
     """
-    console.set_up(quiet=quiet, rank=console.own_rank())
     loaded = load_recipe(recipe, set_ or [])
     folder = options.run_folder(loaded.name, run_dir, recipe)
 

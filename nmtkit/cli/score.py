@@ -121,7 +121,6 @@ def command(
     precision: options.ScoringPrecision = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Score translations with BLEU, chrF, TER and others, and print the signature of each metric.
 
@@ -139,7 +138,6 @@ def command(
       nmtkit score --model runs/quickstart --source test.en --hypothesis out.de
       nmtkit score --model runs/shakespeare --hypothesis text.txt
     """
-    console.set_up(quiet=quiet)
     of_files = [references, test_set, source_language, target_language, metric, json_file, paired, trials, sentences]
     has_file_options = any(of_files) or stemmer or separator is not None or text != "plain"
     if confidence == 1:

@@ -45,7 +45,6 @@ def command(
     precision: Annotated[Literal["float32", "bf16", "fp16"], Option(help="As for `nmtkit translate`.")] = "float32",
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Serve models over HTTP: a page to translate on, and LibreTranslate's API, described on the page /docs.
 
@@ -72,7 +71,6 @@ def command(
     from nmtkit.serving import server
     from nmtkit.serving.http import Limits
 
-    console.set_up(quiet=quiet)
     # macOS allows 256 open files by default, which are fewer than the connections.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= allowed < (wanted := 2 * max_connections + 128):

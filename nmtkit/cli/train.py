@@ -37,7 +37,6 @@ def command(
     device: options.Device = "auto",
     threads: options.Threads = None,
     tracker: options.Tracker = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Train a model and write checkpoints. Run the same command again to resume.
 
@@ -58,7 +57,6 @@ def command(
         console.set_up(rank=1)  # they print the warnings
         options.run_folder(load_recipe(recipe, overrides).name, run_dir, recipe)
         options.launch_processes(processes, device)
-    console.set_up(quiet=quiet, rank=console.own_rank())
     loaded = load_recipe(recipe, overrides)
     folder = options.run_folder(loaded.name, run_dir, recipe)
     if not verify_resume:

@@ -1,6 +1,5 @@
 """`nmtkit translate`."""
 
-import functools
 import io
 import sys
 from collections.abc import Iterator
@@ -118,7 +117,6 @@ def command(
     ] = "float32",
     device: options.Device = "auto",
     threads: options.Threads = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Translate text: one line of output for each line of input, in order. Empty lines stay empty; for a model trained
     with context, they separate documents.
@@ -165,7 +163,6 @@ def command(
         raise BadParameter("several processes need --input and --output", param_hint="--processes")
     if processes > 1 and launched == 1:
         options.launch_processes(processes, device)
-    console.set_up(quiet=quiet, rank=console.own_rank())
 
     only_torch = {
         "--n-best": n_best > 1, "--json": json_, "--status": status, "--forbid": forbid, "--require": require,
@@ -181,20 +178,17 @@ def command(
 
     terms = Glossary.read(glossary) if glossary is not None else None
     with ExitStack() as stack:
+        workers = None
+        if launched > 1:
+            from nmtkit.distributed.workers import Workers  # imports torch, which CTranslate2 does not need
 
-        @functools.cache
-        def start() -> "Workers":
-            # Called only where torch translates, as CTranslate2 needs neither torch nor the time of its import.
-            from nmtkit.distributed.workers import Workers
-
-            return stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
-
+            workers = stack.enter_context(Workers.start(device, "float32", threads, for_decoding=True))
         translator = load_engine(
             models,
             engine,
             search,
             [name for name, is_given in only_torch.items() if is_given],
-            start,
+            workers,
             precision=precision,
             max_source_tokens=max_source_tokens,
             device=device,
@@ -231,7 +225,7 @@ def command(
         if from_file_to_file:
             assert input_ is not None
             assert output is not None
-            translate_to_file(job, input_, output, status, strict=strict, workers=start() if launched > 1 else None)
+            translate_to_file(job, input_, output, status, strict=strict, workers=workers)
         else:
             translate_stream(job, input_, output, status, strict=strict)
 

@@ -7,7 +7,7 @@ Neither torch nor CTranslate2 is imported before it is needed.
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -114,7 +114,7 @@ def load_engine(
     engine: Literal["auto", "torch", "ctranslate2"],
     search: dict[str, object],
     unsupported: Sequence[str],
-    start: "Callable[[], Workers]",
+    workers: "Workers | None" = None,
     *,
     precision: Literal["float32", "bf16", "fp16"] = "float32",
     max_source_tokens: int | None = None,
@@ -125,10 +125,10 @@ def load_engine(
 
     Args:
         search: values of [decoding] that replace those of the model.
-        start: function that starts the process group; it is called for torch only.
+        workers: process group; None: torch computes in this process alone.
         engine, unsupported, max_source_tokens, device: see `choose_export`.
         precision: of the torch engine.
-        threads: CPU threads of CTranslate2, by default all cores.
+        threads: CPU threads, by default all cores.
 
     Raises:
         ModelError: a model cannot be used, or the engine does not support the request.
@@ -142,7 +142,8 @@ def load_engine(
             if engine != "auto" or export.model is None:
                 raise
             log.warning("using the torch engine, because the export cannot be used: %s", error)
-    workers = start()
     from nmtkit.decoding.translator import Translator
+    from nmtkit.distributed.workers import Workers
 
+    workers = workers or Workers.start(device, "float32", threads, for_decoding=True, is_alone=True)
     return Translator.load(models, workers.device, precision, search)

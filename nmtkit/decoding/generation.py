@@ -47,7 +47,7 @@ def generate_corpora(
                 "auto",
                 {} if entry.beam is None else {"beam": entry.beam},
                 [name for name, is_stated in stated.items() if is_stated],
-                lambda: workers,
+                workers,
                 device=device,
                 threads=threads,
             )

@@ -1,13 +1,12 @@
 """The server: its models, and its life until a signal ends it."""
 
 import asyncio
-import functools
 import itertools
 import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -20,9 +19,6 @@ from nmtkit.serving.api import Api, Directions
 from nmtkit.serving.http import HttpServer, Limits
 from nmtkit.serving.translation_queue import TranslationQueue
 
-if TYPE_CHECKING:
-    from nmtkit.distributed.workers import Workers
-
 
 def load_directions(
     models: Sequence[Path], engine: Literal["auto", "torch", "ctranslate2"],
@@ -33,19 +29,12 @@ def load_directions(
     Raises:
         NmtkitError: a model cannot be loaded, or two of them translate the same direction.
     """
-
-    @functools.cache
-    def start() -> "Workers":
-        from nmtkit.distributed.workers import Workers  # imports torch, which CTranslate2 does not need
-
-        return Workers.start(device, "float32", threads, for_decoding=True, is_alone=True)
-
     directions: Directions = {}
     for path in models:
         # Requests may have options that CTranslate2 lacks.
         kind = "torch" if engine == "auto" and not is_export(path) else engine
         refused = ["--precision"] * (precision != "float32")
-        loaded = load_engine([path], kind, {}, refused, start, precision=precision, device=device, threads=threads)
+        loaded = load_engine([path], kind, {}, refused, precision=precision, device=device, threads=threads)
         sources, targets = loaded.tokenizer.source_languages, loaded.tokenizer.target_languages
         for source, target in itertools.product(sources, targets):
             if (source, target) in directions:

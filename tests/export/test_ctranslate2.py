@@ -420,7 +420,7 @@ class TestEngine:
             CTranslate2Translator.load(Export.read(exported), {}, "auto")
         workers = Workers(0, 1, torch.device("cpu"), "float32")
         with caplog.at_level(logging.WARNING, logger="nmtkit"):
-            loaded = load_engine([model], "auto", {"beam": 1}, [], lambda: workers)
+            loaded = load_engine([model], "auto", {"beam": 1}, [], workers)
         assert isinstance(loaded, Translator)
         assert "using the torch engine" in caplog.text
 
