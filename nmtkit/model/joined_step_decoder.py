@@ -137,10 +137,6 @@ class _NearCache(_Cache):
         bias = mask_bias(is_near, keys.dtype).repeat_interleave(len(keys) // len(position), 0)
         return own_keys, own_values, bias
 
-    def on_source(self, weights: Tensor, width: int) -> Tensor:
-        positions = self._positions.clamp(max=width - 1).repeat_interleave(len(weights) // len(self._positions), 0)
-        return weights.new_zeros(len(weights), width).scatter_add_(1, positions, weights)
-
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         super().select(rows, sentences)
         if sentences is not None:
@@ -210,16 +206,22 @@ class _CompressedCache(_Cache):
 
 
 class JoinedStepDecoder:
-    """A model without encoder for one position at a time, with the interface of `StepDecoder`."""
+    """A model without encoder for one position at a time, with the interface of `StepDecoder`.
+
+    The attention that is kept is that of the last layer that sees the whole source; `sees_source`: there is one.
+    """
 
     def __init__(self, model: DecoderOnly, dtype: torch.dtype | None = None) -> None:
         self._model = model = for_inference(model, dtype)
         self.layers = prepared_layers(model.decoder, dtype)
         self._output = PreparedLinear(model.output_embedding, model.output_bias, dtype)
         kinds = [model.config.attention_kind(number) for number in range(len(self.layers))]
-        # The attention that is reported is that of the last layer that sees the whole source, if one does.
         sees_all = [number for number, kind in enumerate(kinds) if kind in ("full", "compressed")]
-        self._reported = sees_all[-1] if sees_all else len(kinds) - 1
+        self._reported = sees_all[-1] if sees_all else None
+
+    @property
+    def sees_source(self) -> bool:
+        return self._reported is not None
 
     def start(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]) -> "JoinedState":
         """Compute the sources, with one hypothesis each; their end symbols, which are counted, are not read."""
@@ -328,7 +330,7 @@ class JoinedState:
             total = weights.sum(1, keepdim=True)
             lengths = self.lengths.repeat_interleave(rows // sentences)[:, None]
             is_source = torch.arange(self.source_width, device=weights.device) <= lengths
-            # Where a layer sees nothing of the source, all of its tokens alike.
+            # A source without tokens, which nothing is seen of, has its end symbol.
             self.attention = torch.where(total > 0, weights / total, is_source / (lengths + 1))
         return of_source.transpose(1, 2).reshape(of_own.shape) + of_own
 

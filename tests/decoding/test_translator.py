@@ -6,6 +6,7 @@ import json
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -861,6 +862,19 @@ def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair
     assert len(seen) > 3
     [[empty]] = requested(tokenizer, Request(attention=True), [""])
     assert (empty.alignment, empty.source_pieces) == ((), ())
+
+
+@pytest.mark.parametrize(("request_", "beta"), [(Request(attention=True), 0.0), (Request(), 0.2)])
+def test_attention_to_the_source_is_refused_where_no_layer_sees_it_whole(
+    tokenizer: Tokenizer, request_: Request, beta: float
+) -> None:
+    for kinds, is_refused in ((["local"], True), (["compressed", "local"], False)):
+        changes = {"architecture": "decoder", "decoder_layers": 2, "self_attention": kinds}
+        config = ModelConfig.model_validate({**TINY, **changes})
+        model = build_model(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target")).eval()
+        with pytest.raises(DataError, match="sees the whole source") if is_refused else nullcontext():
+            found = translator_of(tokenizer, model, coverage_penalty=beta).translations(LINES, request_)
+            assert len(list(found)) == len(LINES)
 
 
 @pytest.mark.parametrize("architecture", ["encoder-decoder", "decoder"])
