@@ -144,9 +144,6 @@ def run(
     else:
         log.info("3/5 average: make the model from the last %s", counted(requested, "checkpoint"))
         chosen = choose_checkpoints(run_dir, at_most=requested)
-        if len(chosen) < requested:
-            available = counted(len(chosen), "checkpoint")
-            log.warning("average_last = %d, but only %s can be averaged", requested, available)
     if is_up_to_date(chosen, run.averaged, recipe.decoding):
         log.info("%s is up to date", run.averaged)
     else:
@@ -328,7 +325,8 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
     for name in names:
         found = score_text(loaded, run.test_text(name).read()[1], recipe.data.sequence_length)
         signature = f"tokens:{found.tokens}|subwords:{recipe.data.subwords}|context:{recipe.data.sequence_length}"
-        signature += model_text(recipe.data)
+        signature += (f"|unknown:{found.unknown}" if found.unknown else "") + model_text(recipe.data)
+        found.warn_of_unknown(name)
         values = {
             "nll": found.nll / found.tokens,
             "perplexity": found.perplexity,

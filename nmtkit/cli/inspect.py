@@ -34,6 +34,7 @@ def command(
     """
     from nmtkit.data.cleaning import MEANINGS
     from nmtkit.data.inspection import inspect_pair
+    from nmtkit.text.normalization import FIELD_MARK, NEWLINE, TAB
 
     pair = inspect_pair(run_dir, line, part="valid" if valid else "train", corpus=corpus, mirror=mirror)
     if as_json:
@@ -47,13 +48,15 @@ def command(
         print("left out of the prepared data" + (f" ({reason})" if pair.rule is not None else ""))
     else:
         print(f"pair {pair.pair:,} of the prepared data")
-    for name, side in (("source", pair.source), ("target", pair.target)):
+    signs = str.maketrans({NEWLINE: "\\n", TAB: "\\t", FIELD_MARK: "\\t"})  # how text writes these entries
+    sides = {"source": pair.source, "target": pair.target} if pair.source is not None else {"line": pair.target}
+    for name, side in sides.items():
         print(f"\n{name}")
         text = "(the corpus is not on this machine, or has changed)" if side.text is None else side.text
         say(f"  text    {_cut(text)}")
         if side.pieces is not None and side.ids is not None:
-            say(f"  decoded {_cut(side.decoded or '')}")
-            say(f"  pieces  {_cut(' '.join(side.pieces))}")
+            say(f"  decoded {_cut((side.decoded or '').translate(signs))}")
+            say(f"  pieces  {_cut(' '.join(side.pieces).translate(signs))}")
             print(f"  ids     {_cut(' '.join(map(str, side.ids)))}")
 
 

@@ -47,7 +47,7 @@ class InspectedPair:
     line: int  # from 1 in that corpus; of a generated one, in the text that was translated
     line_of_all: int  # from 1 through all corpora of the training or validation data, as in RUN/nonfinite.jsonl
     pair: int | None  # index in the shards; None if it was left out
-    source: InspectedSide
+    source: InspectedSide | None  # None for tasks without a source
     target: InspectedSide
     rule: str | None = None  # rule by which it was left out, or "": for other pairs' sake; None: not examined
 
@@ -110,7 +110,7 @@ def inspect_pair(
     elif part in run.recipe().data.held_out:
         both = run.valid_text.read()
     found = next(islice(zip(*both, strict=False), within - 1, None), None)
-    sides = []
+    sides: list[InspectedSide] = []
     for number, (side, text) in enumerate(zip(SIDES, found or (None, None), strict=True)):
         if pair is None:
             sides.append(InspectedSide(text, None, None, None))
@@ -120,7 +120,8 @@ def inspect_pair(
     rule = _rule(run, index, within, texts) if part == "train" and pair is None and texts is not None else None
     if generation is not None:
         within = next(islice(generation.line_numbers(), within - 1, None))
-    return InspectedPair(names[index], within, line_of_all, pair, sides[0], sides[1], rule)
+    source = sides[0] if task_of(tokenizer).has_source else None
+    return InspectedPair(names[index], within, line_of_all, pair, source, sides[1], rule)
 
 
 def _rule(run: Run, index: int, line: int, corpus: Corpus) -> str | None:

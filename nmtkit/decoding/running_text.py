@@ -45,7 +45,7 @@ class TextScore:
     Attributes:
         nll: sum over the predicted tokens, in nats; the first token of the text is not predicted.
         words, characters: numbers in the text; line ends count as characters.
-        unknown: tokens without an entry in the vocabulary.
+        unknown: <unk> among the tokens; several unknown characters in a row may be one.
     """
 
     nll: float
@@ -67,6 +67,15 @@ class TextScore:
     @property
     def bits_per_character(self) -> float:
         return self.nll / math.log(2) / self.characters
+
+    def warn_of_unknown(self, name: str) -> None:
+        """Log a warning if the text ``name`` has unknown tokens, whose probability is that of <unk>."""
+        if self.unknown:
+            log.warning(
+                "%s: %s of %s tokens are <unk>, whatever their characters; its word perplexity and bits per character "
+                "are too low, and comparable to no other model's",
+                name, f"{self.unknown:,}", f"{self.tokens + 1:,}",
+            )  # fmt: skip
 
 
 def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextScore:

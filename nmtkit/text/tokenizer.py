@@ -337,12 +337,17 @@ class Tokenizer:
         return [self.vocabulary(side).piece(int(index)).removeprefix(TAG_SIGN) for index in ids]
 
     def unknown_in(self, text: str) -> list[str]:
-        """Return the characters of a target text, or with subwords = "none" its words, that the vocabulary lacks."""
+        """Return the characters of a target text, or with subwords = "none" its words, that the vocabulary lacks.
+
+        They are for display: those that cannot be printed are escaped.
+        """
         text = self.normalize(text, "target")
-        # Line ends and tabs have entries of their own where a task keeps them.
-        parts = sorted(set(text.split() if self.settings["subwords"] == "none" else text) - {" ", "\n", "\t"})
-        encoded = self.encode(parts, "target")
-        return [part for part, ids in zip(parts, encoded, strict=True) if UNK in ids]
+        # Line ends have entries of their own where a task keeps them, and tabs if the training text had any.
+        parts = sorted(set(text.split() if self.settings["subwords"] == "none" else text) - {" ", "\n"})
+        tab = TAB if self.task_name == LANGUAGE_MODEL else "\t"
+        encoded = self.encode([part.replace("\t", tab) for part in parts], "target")
+        unknown = (part for part, ids in zip(parts, encoded, strict=True) if UNK in ids)
+        return [part if part.isprintable() else part.encode("unicode_escape").decode() for part in unknown]
 
     def entries(self, side: Side) -> list[str]:
         """Return the distinct names of all entries of a vocabulary, in the order of ids."""

@@ -19,7 +19,7 @@ import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig, read_lengths
 from nmtkit.config.schema import ModelConfig
-from nmtkit.console import counted
+from nmtkit.console import counted, log
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError
@@ -91,6 +91,8 @@ def choose_checkpoints(
             f"{run_dir}: the last {last} checkpoints are requested{f', {spacing} apart' if spacing > 1 else ''}, but "
             f"only {len(chosen)} exist in succession; take fewer, or raise training.keep_last"
         )
+    if len(chosen) < number:
+        log.warning("average_last = %d, but only %s can be averaged", number, counted(len(chosen), "checkpoint"))
     return chosen
 
 
@@ -122,7 +124,6 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         check_sum(folder, provenance)
     facts = {
         "kind": "average",
-        "resumable": False,
         "average_of": [{"checkpoint": name, "sha256": weights} for name, weights in _sources(folders).items()],
         **({"options": options} if options else {}),
         **{key: provenances[-1][key] for key in _FACTS if key in provenances[-1]},

@@ -114,6 +114,7 @@ def test_a_text_is_scored_without_a_source(model: Path, tmp_path: Path) -> None:
     (tmp_path / "odd.txt").write_bytes(b"abc \xff\nxyz")
     odd = run_command("score", "--model", model, "--hypothesis", tmp_path / "odd.txt", "--format", "jsonl")
     assert json.loads(odd.out)["status"] == ["unknown_tokens", "invalid_utf8"]
+    assert "odd.txt: 2 of 8 tokens are <unk>, whatever their characters" in odd.err
     (tmp_path / "empty.txt").write_text("")
     both = ["--source", model.parent / "text.txt", "--hypothesis", model.parent / "text.txt"]
     for options, code, message in (
@@ -135,6 +136,10 @@ def test_scores_report_cost_and_inspection_of_a_run(model: Path) -> None:
         outcome = run_command(*command)
         assert (outcome.code, outcome.err) == (0, "")
         assert "Table 2" not in outcome.out
+    lines = outcome.out.splitlines()[3:]
+    assert [line.split()[0] for line in lines] == ["line", "text", "decoded", "pieces", "ids"]
+    assert lines[2].endswith("\\n")
+    assert lines[3].endswith(" \\n")
     assert "A model of `en` text" in (model / "card.md").read_text()
     assert "missing; make it" not in (model / "report.html").read_text()
 

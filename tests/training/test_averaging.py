@@ -107,10 +107,13 @@ def test_steps_are_compared_as_numbers(tmp_path: Path) -> None:
     assert [path.name for path in choose_checkpoints(tmp_path, last=2)] == ["step-99999999", "step-100000000"]
 
 
-def test_without_a_number_fewer_checkpoints_than_average_last_will_do(tmp_path: Path) -> None:
+def test_without_a_number_fewer_checkpoints_than_average_last_will_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for step in (1, 2):
         save_checkpoint(tmp_path, step, average_last=5)
     assert len(choose_checkpoints(tmp_path)) == 2
+    assert caplog.messages == ["average_last = 5, but only 2 checkpoints can be averaged"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,6 @@ def test_an_average_has_the_settings_and_marks_of_an_average(tmp_path: Path) -> 
     average(folders, tmp_path / "averaged")
     provenance = provenance_of(tmp_path / "averaged")
     assert provenance["kind"] == "average"
-    assert provenance["resumable"] is False
     assert [entry["checkpoint"] for entry in provenance["average_of"]] == ["step-00000010", "step-00000020"]
     sums = [provenance_of(folder)["files"]["model.safetensors"] for folder in folders]
     assert [entry["sha256"] for entry in provenance["average_of"]] == sums
