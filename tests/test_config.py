@@ -417,7 +417,7 @@ class TestBases:
         restarted = '[model]\ntarget_positions = "restarted"\n'
         for recipe, task in ((f'base = "lm.toml"\n{restarted}', "language-model"), (of_label + restarted, "label")):
             complaint = folder.complaint(recipe)
-            assert f'is for texts with a source, not for [data] task = "{task}"; leave it out' in complaint
+            assert f'is for texts with a source, not for [data] task = "{task}"; state "continued"' in complaint
         assert "leave head out" in folder.complaint(f'{of_label}[model]\nhead = "none"\n')
         assert "leave share_vocab out" in folder.complaint(of_label.replace("[data]", "[data]\nshare_vocab = true"))
 

@@ -418,7 +418,7 @@ class Recipe(Section):
         if self.model.target_positions == "restarted" and (self.model.head != "none" or not has_source):
             raise ValueError(
                 f'[model] target_positions = "restarted" is for texts with a source, not for [data] task = '
-                f'"{self.data.task_name}"; leave it out'
+                f'"{self.data.task_name}"; state "continued"'
             )
         if self.model.is_joined and self.training.r_drop and self.training.source_loss and has_source:
             raise ValueError("[training] r_drop needs source_loss = 0")

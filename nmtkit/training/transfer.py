@@ -6,6 +6,7 @@ training.init_vocab = "mapped"    any vocabulary: see `MappedVocabulary`
 head for other labels, or none    keeps its initial values
 training.init_layers = n          embeddings, positions and the first n layers of each stack
 decoder-only -> encoder-decoder   embeddings and decoder; encoder and attention to the source keep their initial values
+-> target_positions = "restarted" all but the vectors of the sides, if the model has "continued"
 """
 
 import json
@@ -187,7 +188,7 @@ def _origin(name: str, stored: Mapping[str, Tensor], is_of_decoder: bool) -> str
     Args:
         is_of_decoder: the model is decoder-only, and the run's model an encoder-decoder.
     """
-    if name.startswith("head."):
+    if name == "sides" or name.startswith("head."):
         return name if name in stored else None
     if not is_of_decoder:
         return name
@@ -216,6 +217,8 @@ def _check_sizes(folder: Path, given: ModelConfig, recipe: Recipe) -> None:
             raise NmtkitError(f"training.init: {folder} {message}; name another model, or change attention_window")
         if given.share_embeddings == "none":  # which of its two matrices would a shared one be?
             shape["share_embeddings"], wanted["share_embeddings"] = "none", recipe.model.share_embeddings
+    if given.is_joined and given.target_positions == "continued":  # `sides` begins at random
+        shape.pop("target_positions", None)
     if layers is not None:
         wanted |= {key: shape[key] for key in shape if key.endswith("_layers")}
     different = {key: value for key, value in shape.items() if value != wanted.get(key)}

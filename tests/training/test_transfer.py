@@ -88,6 +88,18 @@ def test_a_model_of_the_same_sizes_gives_all_its_weights(
     assert not caplog.messages
 
 
+def test_the_vectors_of_the_sides_begin_at_random_in_a_model_that_had_none(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, stored = saved(tmp_path / "model", tokenizer, **DECODER)
+    model = {**DECODER, "target_positions": "restarted"}
+    initial = weights_of(2, tokenizer.vocab_size("target"), **model)
+    with caplog.at_level(logging.INFO, "nmtkit"):
+        check(initial_weights(folder, recipe_of(tiny_project, folder, model), tokenizer, initial), initial, stored)
+    assert initial.keys() - stored.keys() == {"sides"}
+    assert "initial values: sides 16" in caplog.text
+
+
 def test_the_run_may_be_on_another_device_than_the_stored_weights(
     tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
@@ -230,6 +242,7 @@ def test_such_a_decoder_continues_text_as_the_model_does_where_it_ignores_the_so
         (SIZES, {"encoder_layers": 9, "decoder_layers": 9}, 4, r"/model has model\.encoder_layers = 3 and .*/model"),
         (SIZES, {"encoder_layers": 2, "decoder_layers": 9}, 4, r"decoder_layers = 3 and the run has .* = 2; .* 2$"),
         (SIZES, {"architecture": "decoder"}, None, r'architecture = "encoder-decoder"'),
+        ({**DECODER, "target_positions": "restarted"}, DECODER, None, r'target_positions = "restarted"$'),
     ],
 )  # fmt: skip
 def test_other_sizes_and_too_many_layers_are_refused_in_one_line(
