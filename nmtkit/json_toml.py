@@ -115,7 +115,13 @@ def _misfits(value: Any, shape: Any, location: str) -> Iterator[str]:
         try:
             shape(value)
         except ValueError as error:
-            yield f"{location.removeprefix('.')}: {in_one_line(error)}"
+            from pydantic import ValidationError  # late, as its import takes time
+
+            told = in_one_line(error)
+            if isinstance(error, ValidationError):  # of pydantic, with several lines on each fault
+                fault = error.errors(include_url=False)[0]
+                location, told = ".".join([location, *map(str, fault["loc"])]), fault["msg"]
+            yield f"{location.removeprefix('.')}: {told}"
     elif not _is_of_type(value, get_args(shape) or (shape,)):
         kind = _KINDS.get(type(value)) or f"the number {str(value)[:20]}"
         yield f"{location.removeprefix('.') or 'its content'} is {kind}, which it cannot be"

@@ -305,7 +305,7 @@ class Run:
             command: name of the locking command, for messages of other processes: "train", "prepare" or "ablate".
 
         Raises:
-            NmtkitError: another process holds the lock, or the folder cannot be written.
+            NmtkitError: another process holds the lock, a file is in place of the folder, or it cannot be written.
         """
         # On a stack, so that errors of the block itself are not reported as faults of the lock.
         option = "--sweep-dir" if command == "ablate" else "--run-dir"
@@ -313,6 +313,10 @@ class Run:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(self._lock, self.folder, command, option))
+            except (FileExistsError, NotADirectoryError) as error:
+                raise NmtkitError(
+                    f"{error.filename}: a file is in the way; give another folder with {option}"
+                ) from None
             except OSError as error:
                 if error.errno not in NOT_ALLOWED:
                     raise

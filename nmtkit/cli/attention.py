@@ -112,18 +112,22 @@ def command(
     if output is not None:
         figure_file(output, chosen, index, heads)
     else:
-        _print_heat_map(chosen, index, heads)
+        _print_heat_map(chosen, index, heads, with_zeros=word is None)
 
 
-def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int]) -> None:
-    """Print the mean weights of a layer. Columns have numbers as headings, as words would be too wide."""
+def _print_heat_map(entry: "AttentionMap", layer: int, heads: list[int], *, with_zeros: bool) -> None:
+    """Print the mean weights of a layer. Columns have numbers as headings, as words would be too wide.
+
+    Args:
+        with_zeros: also print the rows without any weight, which those of other words are with --word.
+    """
     from nmtkit.reports.attention_maps import TITLES, printable, strongest
 
     mean = entry.weights[layer, heads].mean(axis=0)
     rows = [
-        (printable(row), shares, f"{printable(column)} {100 * weight:.0f} %")
+        (printable(row), shares, f"{printable(column)} {100 * weight:.0f} %" if weight else "attends elsewhere")
         for shares, (row, column, weight) in zip(mean.tolist(), strongest(entry, layer, heads), strict=True)
-        if any(shares)  # with --word, the rows of other words are 0
+        if with_zeros or weight
     ]
     numbers = [str(number) for number in range(1, len(entry.columns.pieces) + 1)]
     named = "  ".join(

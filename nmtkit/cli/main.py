@@ -22,8 +22,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nmtkit.cli.options import MANY, complete_options
-from nmtkit.console import set_up, visible
+from nmtkit.cli.options import MANY, complete_options, quiet_option
+from nmtkit.console import is_launched, set_up, visible
 from nmtkit.distributed.interpreter import SECONDS_OF_ONE_REQUEST, collect_rarely, stop_signals, wait_briefly
 from nmtkit.errors import NmtkitError, PeerLostError
 
@@ -54,9 +54,13 @@ COMMANDS = {
 """The commands in the order of the help. Each is the function `command` of the module of the same name, which is
 imported only when the command is used, as importing all of them would take seconds."""
 
+_WITHOUT_MESSAGES = ("recipes", "corpora", "inspect")
+"""The commands that have no option --quiet."""
 _REMEDIES = {
     errno.ENOSPC: "; make room and run the same command again",
     errno.EDQUOT: "; make room and run the same command again",
+    errno.EACCES: "; change the permissions, or name another file or folder",
+    errno.EROFS: "; name a file or folder on a file system that can be written to",
     errno.EFBIG: "; raise the limit of file sizes (`ulimit -f`) and run the same command again",
     errno.EMFILE: "; raise the limit (`ulimit -n`) and run the same command again",
     errno.EAGAIN: "; end other processes, or raise the limit (`ulimit -u`)",
@@ -102,6 +106,8 @@ def _bounds(match: re.Match[str]) -> str:
 def load_command(name: str) -> TyperCommand:
     """Import a command of the table."""
     function = importlib.import_module(f"nmtkit.cli.{name}").command
+    if name not in _WITHOUT_MESSAGES:
+        function = quiet_option(function)
     complete_options(function)
     # Typer turns an application of one command into that command.
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -265,7 +271,7 @@ def main() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
     except PeerLostError as error:
-        from nmtkit.distributed.workers import PEER_LOST, is_launched
+        from nmtkit.distributed.workers import PEER_LOST
 
         if is_launched():
             _leave(PEER_LOST)  # `launch` reports it
@@ -273,7 +279,9 @@ def main() -> None:
     except NmtkitError as error:
         _fail(str(error))
     except OSError as error:
-        file = f"{error.filename}: " if error.filename else ""
+        # Of a temporary or lock file, the file that it stands for.
+        file = re.sub(r"(^|/)\.([^/]+)\.(?:nmtkit-tmp-[^/]*|lock)$", r"\1\2", str(error.filename or ""))
+        file += ": " * bool(file)
         _fail(f"{file}{error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}")
     except ValueError as error:
         # Python has no exception of its own for a NUL in a path.

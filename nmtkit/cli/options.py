@@ -5,15 +5,15 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from typer import Argument, BadParameter, Option
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from nmtkit import console
 from nmtkit.errors import DataError
@@ -117,6 +117,8 @@ def complete_options(command: Callable[..., None]) -> None:
         choices += [member.value for enum in enums for member in enum]
         metavar = "|".join(choices) or next((_METAVARS[type_] for type_ in types if type_ in _METAVARS), None)
         for option in details:
+            if isinstance(option, ParameterInfo):
+                option.readable = False  # whoever reads the file reports what is wrong with it, with exit code 1
             if isinstance(option, OptionInfo):
                 # Typer keeps a stated name as the default, and gives a flag without a name its opposite --no-NAME.
                 if option.default is ... and kind != bool | None:
@@ -245,10 +247,10 @@ def sampling_of(
     Raises:
         BadParameter: an option has no effect.
     """
-    for name, value in {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}.items():
-        if value is not None and refusal is not None:
-            raise BadParameter(refusal, param_hint=name)
     if refusal is not None:
+        for name, value in {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--seed": seed}.items():
+            if value is not None:
+                raise BadParameter(refusal, param_hint=name)
         return None
     from nmtkit.decoding.request import Sampling
 
@@ -302,6 +304,16 @@ def launch_processes(processes: int, device: str) -> NoReturn:
 def resume_advice() -> str:
     """Return advice on how to resume this command."""
     return f"to resume, run: nmtkit {shlex.join(sys.argv[1:])}"
+
+
+@contextmanager
+def resumable(message: str) -> Iterator[None]:
+    """Log a message and how to resume this command if a signal ends a `with` block."""
+    try:
+        yield
+    except SystemExit:
+        console.log.info("%s; %s", message, resume_advice())
+        raise
 
 
 def run_folder(recipe_name: str, run_dir: Path | None, recipe: str) -> Path:

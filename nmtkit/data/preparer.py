@@ -59,7 +59,6 @@ _SUBWORD_KEYS = (
     "tokenizer",
 )
 """Keys of [data] that do not affect the cleaned text."""
-_NO_VALIDATION = "data.valid: no validation pair has text on both sides; look at the corpus"
 
 
 class Corpora(NamedTuple):
@@ -146,6 +145,10 @@ class Preparer:
         self._valid = list[Pair]()
         self._valid_places = list[str]()  # for messages
         self._valid_directions = list[tuple[str, str]]()  # of each pair
+        where = " on both sides" if self._task.has_source else ""
+        self._no_validation = (
+            f"data.valid: no validation {self._task.example} has text{where}; look at {_names(corpora.valid)}"
+        )
         entries = recipe.data.corpora("valid")
         for corpus, entry in zip(corpora.valid, entries, strict=True):
             direction = recipe.data.direction(entry)
@@ -154,7 +157,7 @@ class Preparer:
             self._valid_directions += [direction] * len(pairs)
             self._valid_places += [f"{corpus.target.name}, line {number}" for number in range(1, len(pairs) + 1)]
         if corpora.valid and not any(source.strip() and target.strip() for source, target in self._valid):
-            raise DataError(_NO_VALIDATION)
+            raise DataError(self._no_validation)
         self._tests = {
             name: self._read_set(corpus, "test", recipe.data.of_test(name)) for name, corpus in corpora.tests.items()
         }
@@ -342,7 +345,7 @@ class Preparer:
                 folder, "valid", tokenizer, self._valid_blocks(), len(self._valid)
             )
         if self._data.valid and not counts.get("valid"):
-            raise DataError(_NO_VALIDATION)
+            raise DataError(self._no_validation)
         self._warn_of_trained_tests()
         for name, pairs in self._tests.items():
             _write_text(self._data, folder / "test" / name, pairs)
@@ -443,11 +446,11 @@ class Preparer:
             log.info("%s: %s cut to %s", name, sources, limit)
         return writer.num_pairs, statistics
 
-    def nothing_left(self, cause: str = "the corpora") -> str:
-        """Return the message that cleaning leaves no pair."""
+    def nothing_left(self, cause: str | None = None) -> str:
+        """Return the message that cleaning leaves no pair; ``cause``: what to look at, by default the corpora."""
         dropped = ", ".join(f"{rule}: {count}" for rule, count in self.findings.dropped.items())
         noun, dropped = self._task.example, dropped or "the corpora are empty"
-        return f"no training {noun} is left after cleaning ({dropped}); look at {cause}"
+        return f"no training {noun} is left after cleaning ({dropped}); look at {cause or _names(self._train)}"
 
     def _write_report(self, folder: Path, report: dict[str, Any]) -> dict[str, Any]:
         if not self._task.has_source:
@@ -475,3 +478,9 @@ def too_few(data: DataConfig, available: int) -> str:
         f"{stated}: at most {number} can be held out from the training corpora"
         f"{' (tagged and generated ones left out)' if data.ineligible else ''}; take fewer"
     )
+
+
+def _names(corpora: Sequence[Corpus]) -> str:
+    """Return the names of the texts of at most three corpora."""
+    names = dict.fromkeys(side.name for corpus in corpora[:3] for side in (corpus.source, corpus.target))
+    return ", ".join(names) + (", ..." if len(corpora) > 3 else "")

@@ -32,8 +32,8 @@ class TextFault:
 
     Attributes:
         kind: ``empty``, ``empty_reference``, ``copied_source``, ``wrong_language``, ``reference_is_source``,
-            ``tokenized``, ``not_tokenized``, ``unspaced``, a kind of ``text/leftovers.py``, or ``not_counted`` by a
-            task's own metric.
+            ``tokenized``, ``not_tokenized``, ``unspaced``, ``unread``, a kind of ``text/leftovers.py``, or
+            ``not_counted`` by a task's own metric.
         what: a description.
         lines: line numbers, from 1.
         advice: what to do.
@@ -125,14 +125,20 @@ def text_faults(
             for fault in _leftovers(lines, [hypotheses], sources)
             if len(fault.lines) > leftovers.TOKENIZED_SHARE * len(lines)
         ]
-    if metrics is None or not set(metrics) <= set(ROUGE_METRICS):  # ROUGE ignores punctuation
+    by_rouge = set(metrics or ()) & set(ROUGE_METRICS)
+    if by_rouge:
+        unread = _numbers(_WORD.search(line) and not re.search("[A-Za-z0-9]", line) for line in references[0])
+        if len(unread) > len(references[0]) / 2:
+            what = "a reference without ASCII letters and digits, all that ROUGE reads,"
+            found.append(TextFault("unread", what, unread, "use chrf2"))
+    if metrics is None or not set(metrics) <= by_rouge:  # ROUGE ignores punctuation and the language
         found += _tokenization(hypotheses, references[0], text)
-    if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
-        unspaced = _numbers(is_unspaced_text(line) for line in references[0])
-        if len(unspaced) > len(references[0]) / 2:
-            what = "a reference without blanks between words, of which BLEU makes one word (tok:13a)"
-            advice = "state its language, such as --target-language zh, ja or th"
-            found.append(TextFault("unspaced", what, unspaced, advice))
+        if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
+            unspaced = _numbers(is_unspaced_text(line) for line in references[0])
+            if len(unspaced) > len(references[0]) / 2:
+                what = "a reference without blanks between words, of which BLEU makes one word (tok:13a)"
+                advice = "state its language, such as --target-language zh, ja or th"
+                found.append(TextFault("unspaced", what, unspaced, advice))
     return [fault for fault in found if fault.lines]
 
 

@@ -20,6 +20,8 @@ from tests.conftest import run_command
         (OSError(errno.ELOOP, "Too many levels of symbolic links", "a\x1b[2Jb"), "a␛[2Jb: Too many levels"),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files; raise the limit (`ulimit -n`)"),
         (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable; end other"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/.b.txt.lock"), "a/b.txt: Permission denied; change the"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/.b.nmtkit-tmp-host-7"), "a/b: Permission denied; chan"),
         (OSError("an odd file"), "an odd file"),
         (RuntimeError("can't start new thread"), "no more threads can be started; end other processes"),
         (ValueError("embedded null byte"), "the name of a file holds a NUL character"),
@@ -34,6 +36,22 @@ def test_a_refusal_of_the_system_is_one_line(monkeypatch: pytest.MonkeyPatch, fa
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: {message}")
     assert outcome.err.count("\n") == 1
+
+
+def test_a_file_in_place_of_the_run_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = run_command("prepare", "quickstart", "--run-dir", tmp_path / "file")
+    told = f"error: {tmp_path / 'file'}: a file is in the way; give another folder with --run-dir\n"
+    assert (outcome.code, outcome.err) == (1, told)
+
+
+def test_a_file_without_permission_is_an_error_and_no_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text('{"title": "a", "paragraphs": ["a"]}\n')
+    monkeypatch.setattr("os.access", lambda path, mode, **options: False)  # for click; root may read every file
+    outcome = run_command("extract", "--input", tmp_path / "file", "--output", tmp_path / "out")
+    assert (outcome.code, outcome.err) == (0, "")
 
 
 def test_a_user_without_a_name_gets_one_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ class TestRules:
     def test_the_first_lines_are_named_in_whatever_order_they_are_found(self) -> None:
         findings = Findings(CleaningConfig(), may_stop=False)
         findings.num_pairs = 200
-        findings.begin_corpus("one")
+        findings.corpora.append(("one", 200))
         for line in (*range(100, 150), *range(1, 11)):
             findings.add("too_long", 1, (line,))
         found = findings.report([], {})["rules"]["too_long"]
@@ -515,7 +515,8 @@ class TestCheck:
         ended = run_command("prepare", corpus.folder / "mine.toml", "--check", "--run-dir", corpus.run)
         assert ended.code == 1
         assert ended.err.endswith(
-            "no training pair is left after cleaning (the corpora are empty); look at the corpora\n"
+            "no training pair is left after cleaning (the corpora are empty); look at "
+            f"{corpus.folder / 'train.en'}, {corpus.folder / 'train.de'}\n"
         )
 
     def test_prepare_takes_its_place(self, corpus: Corpus) -> None:
@@ -715,7 +716,7 @@ def test_hostile_lines_keep_their_numbers_and_text(tmp_path: Path, pairs: list[t
 def test_findings_know_the_corpus_of_a_line() -> None:
     findings = Findings(CleaningConfig(), may_stop=False)
     for name, num_lines in (("empty", 0), ("one", 3), ("none", 0), ("two", 2)):
-        findings.begin_corpus(name)
+        findings.corpora.append((name, findings.num_pairs))
         findings.num_pairs += num_lines
     assert [findings.place(line) for line in range(1, 6)] == [
         ("one", 1),

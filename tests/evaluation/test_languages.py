@@ -229,6 +229,14 @@ def test_files_are_scored_by_their_language(tmp_path: Path) -> None:
     assert "--target-language" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"), [("привет мир", ["unread"]), ("日本語です", ["unread"]), ("... 5 %", []), ("ça", [])]
+)
+def test_text_of_which_rouge_reads_nothing_is_found(line: str, expected: list[str]) -> None:
+    faults = text_faults([line], [[line]], sources=None, target_language=None, text="plain", metrics=["rouge1"])
+    assert [fault.kind for fault in faults] == expected
+
+
 def test_unspaced_text_without_its_language_is_found() -> None:
     def kinds(lines: list[str], language: str | None) -> list[str]:
         found = text_faults(lines, [lines], sources=None, target_language=language, text="plain")

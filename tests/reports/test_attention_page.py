@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.cli.attention import _print_heat_map
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.schema import ModelConfig
@@ -172,6 +173,17 @@ def test_one_word_alone_is_drawn_wherever_it_occurs(tmp_path: Path) -> None:
     assert drawn == [25, 10]
     with pytest.raises(DataError, match="--word it: not one of the words that attend, which are: making its law, its"):
         of_word(entry, "it")
+
+
+def test_rows_without_weights_are_shown_unless_one_word_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = TokenRow(("a", "b"), ("a", "b"), (0, 1))
+    entry = AttentionMap("cross", tokens, tokens, np.array([[[[0.25, 0.75], [0.0, 0.0]]]]))
+    for with_zeros, words in ((True, ["a", "b"]), (False, ["a"])):
+        _print_heat_map(entry, 0, [0], with_zeros=with_zeros)
+        lines = capsys.readouterr().out.splitlines()[2:-1]
+        assert [line.split() for line in lines] == [
+            ["a", "25", "75", "b", "75", "%"], ["b", ".", ".", "attends", "elsewhere"]
+        ][: len(words)]  # fmt: skip
 
 
 def test_the_command_shows_one_word_alone(finished: Path) -> None:
