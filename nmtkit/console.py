@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nmtkit")
 
+LAUNCHED = "NMTKIT_LAUNCHED"
+"""Environment variable of the processes of `launch`: the id of the process that started them."""
 SECONDS_BETWEEN_LINES = 10.0
 """Interval of progress lines without a terminal."""
 
@@ -81,6 +83,11 @@ def own_rank() -> int:
     """Return the number of this process among those of a launcher, 0 if there is only one."""
     rank = environment_number("RANK", 0)
     return rank if environment_number("WORLD_SIZE", 1) > 1 else 0
+
+
+def is_launched() -> bool:
+    """Return whether this is a process of `launch`."""
+    return LAUNCHED in os.environ
 
 
 def duration(seconds: float | int) -> str:

@@ -76,13 +76,8 @@ def command(
         console.log.info("%s: %s", alone.name, _summary(outcome))
         return
 
-    # Arguments of a process for one run; run_in_processes adds the name of the run.
-    arguments = ["ablate", recipe, "--seeds", str(seeds), "--sweep-dir", str(folder), "--device", device]
-    arguments += ["--scale"] if scale else []
-    arguments += ["--rows-file", str(rows_file)] if rows_file is not None else []
-    arguments += ["--rows", rows] if rows else []
-    arguments += ["--mirror", str(mirror)] if mirror is not None else []
-    arguments += [part for override in set_ or [] for part in ("--set", override)]
+    # Those of this process; with --quiet, the logs of the runs would be empty.
+    arguments = [argument for argument in sys.argv[2:] if argument != "--quiet"]
     jobs = jobs or default_jobs(device)
 
     # The tables show all rows that were begun here, and the seeds up to the first that no row has begun, also if only
@@ -110,25 +105,22 @@ def command(
     todo = [run for run in runs if run.name not in results]
     num_done = len(runs) - len(todo)
     console.log.info("%d runs, %d of them finished already", len(runs), num_done)
-    try:
-        # Closed at once at an error or a signal, which stops the processes; a generator is collected at any later time.
-        with (
-            Run(folder).locked("ablate"),
-            closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended,
-        ):
-            for number, (run, fault) in enumerate(ended, start=num_done + 1):
-                result = finished_result(run, folder, fingerprint)
-                count = f"{number}/{len(runs)} {run.name}"
-                if fault is None and result is not None:
-                    results[run.name] = result
-                    console.log.info("%s: %s", count, _summary(result))
-                else:
-                    failures[run.name] = fault or "left no result"
-                    console.log.error("%s: %s", count, failures[run.name])
-                write_report(folder, report())
-    except SystemExit:  # by a signal
-        console.log.info("the runs save and stop; %s", options.resume_advice())
-        raise
+    # `closing` stops the processes at an error or a signal; a generator is collected at any later time.
+    with (
+        options.resumable("the runs save and stop"),
+        Run(folder).locked("ablate"),
+        closing(run_in_processes(todo, folder, arguments, jobs=jobs, device=device, threads=threads)) as ended,
+    ):
+        for number, (run, fault) in enumerate(ended, start=num_done + 1):
+            result = finished_result(run, folder, fingerprint)
+            count = f"{number}/{len(runs)} {run.name}"
+            if fault is None and result is not None:
+                results[run.name] = result
+                console.log.info("%s: %s", count, _summary(result))
+            else:
+                failures[run.name] = fault or "left no result"
+                console.log.error("%s: %s", count, failures[run.name])
+            write_report(folder, report())
     final = report()
     for table in result_tables(final):
         console.print_table(table.title, table.columns, table.rows, notes=table.notes)

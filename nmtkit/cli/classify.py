@@ -32,7 +32,6 @@ def command(
 
     Example: echo "What is the capital of Yugoslavia ?" | nmtkit classify runs/trec
     """
-    from nmtkit import console
     from nmtkit.cli.translate import translate_stream, translate_to_file
     from nmtkit.decoding.classifier import Classifier
     from nmtkit.decoding.file_translation import TranslationJob

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from typer import BadParameter, Option
 
-from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.streams import result_lines
 

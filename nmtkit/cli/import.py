@@ -8,7 +8,6 @@ from typing import Annotated
 from typer import Argument, BadParameter, Option
 
 from nmtkit import console
-from nmtkit.cli import options
 
 
 def command(

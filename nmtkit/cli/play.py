@@ -1,9 +1,9 @@
 """`nmtkit play`."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
@@ -85,14 +85,11 @@ def command(
         if not abs(target) < 1e30:  # False for NaN, too
             raise BadParameter("give best, predicted or a number (at most 1e30)", param_hint="--target-return")
     options.check_files([("--json", json_)], [])
+    limits = {"prior": prior, "min_probability": min_probability}
     request = PlayRequest(
         episodes=episodes, target=target, is_greedy=not sample, environment=environment, seed=seed,
-        max_steps=max_steps,
+        max_steps=max_steps, **{name: value for name, value in limits.items() if value is not None},
     )  # fmt: skip
-    if prior is not None:
-        request = replace(request, prior=prior)
-    if min_probability is not None:
-        request = replace(request, min_probability=min_probability)
     torch_device = options.start_device(device, threads)
     played: dict[str, list[Played]] = {}
     places: dict[tuple[str | None, int], tuple[str, Facts, int]] = {}
@@ -113,18 +110,16 @@ def command(
     found = {name: outcome_of(each) for name, each in played.items()}
     rows = []
     for name, entry in found.items():
-        low, high = entry["success_rate_interval"]
-        row = [name, f"{100 * entry['success_rate']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"]
         interval, half = entry["mean_return_interval"], entry["mean_length_half_width"]
         half_return = f" ± {(interval[1] - interval[0]) / 2:.2g}" if interval else ""  # one episode has no spread
-        row.append(f"{entry['mean_return']:.3g}{half_return}")
         half_length = "" if half is None else f" ± {half:.1f}"
-        row.append("" if entry["mean_length"] is None else f"{entry['mean_length']:.1f}{half_length}")
-        row.append("")
-        if "shortest_rate" in entry:
-            low, high = entry["shortest_rate_interval"]
-            row[-1] = f"{100 * entry['shortest_rate']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-        rows.append(row)
+        rows.append([
+            name,
+            _rate(entry, "success_rate"),
+            f"{entry['mean_return']:.3g}{half_return}",
+            "" if entry["mean_length"] is None else f"{entry['mean_length']:.1f}{half_length}",
+            _rate(entry, "shortest_rate") if "shortest_rate" in entry else "",
+        ])  # fmt: skip
     columns = ["model", "success rate (95 %)", "mean return", "steps to success", "by a shortest path"]
     shown = 5 if any(row[4] for row in rows) else 4
     if json_ is not None:  # before a reader of stdout that has seen enough ends the command
@@ -133,3 +128,8 @@ def command(
         first = found[str(models[0])]
         write_json(json_, {**first, "request": asdict(request), "models": {**found}})
     console.print_table(f"{episodes} episodes", columns[:shown], [row[:shown] for row in rows])
+
+
+def _rate(entry: dict[str, Any], key: str) -> str:
+    low, high = entry[f"{key}_interval"]
+    return f"{100 * entry[key]:.1f} % ({100 * low:.1f} to {100 * high:.1f})"

@@ -84,11 +84,8 @@ def command(
         # Rank 0 sends the list of corpora; the others only help to translate them.
         generate([])
         return
-    try:
+    with options.resumable("stopped"):
         preparation = prepare(loaded, folder, mirror=mirror, workers=workers, generate=generate)
-    except SystemExit:  # by a signal
-        console.log.info("stopped; %s", options.resume_advice())
-        raise
     if not preparation.is_new:
         console.log.info("%s is up to date; nothing was done", Run(folder).data)
     noun = task_of(loaded.data).example

@@ -52,14 +52,14 @@ def command(
     folder = options.run_folder(loaded.name, run_dir, recipe)
 
     from nmtkit.distributed.launch import launch
-    from nmtkit.distributed.workers import check_processes, is_launched
+    from nmtkit.distributed.workers import check_processes
     from nmtkit.pipeline import run
     from nmtkit.run import Run, language_options
     from nmtkit.tasks.known import task_of
 
     if console.environment_number("WORLD_SIZE", 1) > 1:
         # One of several training processes; the process that started them does the other steps.
-        if not is_launched():
+        if not console.is_launched():
             raise NmtkitError(
                 "`run` starts its own processes with --processes N; under a launcher, use `prepare` and then `train`"
             )
@@ -69,13 +69,10 @@ def command(
     if processes > 1:
         check_processes(processes, device)
         launched = functools.partial(launch, processes, sys.argv[1:])
-    try:
+    with options.resumable("stopped"):  # outside of training
         result = run(
             loaded, folder, mirror=mirror, device=device, threads=threads, trackers=tracker or [], launched=launched
         )
-    except SystemExit:  # by a signal, outside of training
-        console.log.info("stopped; %s", options.resume_advice())
-        raise
     if result.exit_code:
         if launched is None:
             console.log.info("saved; %s", options.resume_advice())

@@ -53,7 +53,6 @@ def command(
 
     Example: nmtkit serve runs/quickstart
     """
-    from nmtkit import console
     from nmtkit.distributed.interpreter import stop_signals
     from nmtkit.errors import DataError, NmtkitError
     from nmtkit.lines import read_lines

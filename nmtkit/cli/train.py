@@ -52,13 +52,12 @@ def command(
     overrides = list(set_ or [])
     if init is not None:  # in TOML, which knows no surrogate pairs and no DEL
         overrides.append("training.init=" + json.dumps(str(init), ensure_ascii=False).replace("\x7f", "\\u007f"))
-    # Under a launcher, this process is one of several already. Faults of the recipe are reported before any is started.
-    if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
-        console.set_up(rank=1)  # they print the warnings
-        options.run_folder(load_recipe(recipe, overrides).name, run_dir, recipe)
-        options.launch_processes(processes, device)
+    # Faults of the recipe are reported before any process is started.
     loaded = load_recipe(recipe, overrides)
     folder = options.run_folder(loaded.name, run_dir, recipe)
+    # Under a launcher, this process is one of several already.
+    if processes > 1 and console.environment_number("WORLD_SIZE", 1) == 1:
+        options.launch_processes(processes, device)
     if not verify_resume:
         train_or_stop(loaded, folder, device=device, threads=threads, trackers=tracker or [])
         console.log.info("next: nmtkit average %s", shlex.quote(str(folder)))
@@ -85,11 +84,8 @@ def train_or_stop(recipe: Recipe, run_dir: Path, *, device: str, threads: int | 
 @contextmanager
 def _workers(recipe: Recipe, device: str, threads: int | None) -> "Iterator[Workers]":
     """Start the workers of a training; log advice if a signal ends the block without saving."""
-    try:
+    with options.resumable("stopped at once, without another resume state"):
         from nmtkit.distributed.workers import Workers
 
         with Workers.start(device, recipe.training.precision, threads, for_training=True) as workers:
             yield workers
-    except SystemExit:
-        console.log.info("stopped at once, without another resume state; %s", options.resume_advice())
-        raise

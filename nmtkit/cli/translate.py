@@ -268,15 +268,9 @@ def translate_to_file(
             made_from = {"source_sha256": source_sha256, "decoding": decoding, "options": settings}
             run.record_translation(test_set, {"model_sha256": sums[0] if len(sums) == 1 else sums, **made_from})
 
-    is_first = workers is None or workers.rank == 0
-    try:
+    with options.resumable("stopped"):
         reader = translate_file(job, input_, output, status=status, strict=strict, workers=workers, record=record)
-    except SystemExit:  # by a signal
-        if is_first:
-            console.log.info("stopped; %s", options.resume_advice())
-        raise
-    if is_first:
-        warn_of_invalid_lines(reader)
+    warn_of_invalid_lines(reader)
 
 
 def translate_stream(

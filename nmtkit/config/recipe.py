@@ -31,7 +31,7 @@ from nmtkit.config.data_schema import ENVIRONMENT, SUMMARY, DataConfig, defaults
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES, default_of
-from nmtkit.console import log
+from nmtkit.console import is_launched, log
 from nmtkit.errors import RecipeError
 from nmtkit.files import as_text, expanded
 from nmtkit.json_toml import read_toml
@@ -154,7 +154,7 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
                 key for key in (("valid", "test") if plays else ("valid", "test", "environment"))
                 if merged.get("data", {}).pop(key, None) and key not in values["data"]
             ]  # fmt: skip
-            if dropped and layer.name == _SET:
+            if dropped and layer.name == _SET and not is_launched():  # the process that launched this one has warned
                 log.warning("--set data.train leaves out the recipe's %s; set that, too", " and ".join(dropped))
         # What a stored recipe states of these follows from its task.
         if {"task", "label_type", "states", "actions"} & values.get("data", {}).keys():

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
+from nmtkit.console import LAUNCHED
 from nmtkit.distributed.cpu import threads_each
 from nmtkit.distributed.interpreter import STOP_SIGNALS, same_imports, stop_signals
-from nmtkit.distributed.workers import GOING_ON, LAUNCHED, PEER_LOST
+from nmtkit.distributed.workers import GOING_ON, PEER_LOST
 
 _SECONDS_FOR_ERRORS = 2.0
 _SECONDS_TO_STOP = 60.0

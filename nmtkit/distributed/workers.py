@@ -25,7 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from nmtkit.console import counted, environment_number, log
+from nmtkit.console import LAUNCHED, counted, environment_number, is_launched, log
 from nmtkit.distributed.cpu import choose_products, keep_freed_memory, limit_primitive_cache, set_products, set_threads
 from nmtkit.distributed.heartbeat import STORE_TIMEOUT, Heartbeat, meet
 from nmtkit.distributed.interpreter import collect_as_usual
@@ -34,8 +34,6 @@ from nmtkit.files import write_text
 
 PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
-LAUNCHED = "NMTKIT_LAUNCHED"
-"""Environment variable of the processes of `launch`: the id of the process that started them."""
 GOING_ON = "; the same command goes on from what was saved"
 """End of the message about a lost process."""
 _STARTING_TIMEOUT = timedelta(minutes=30)
@@ -298,11 +296,6 @@ class Workers:
 def tokens_per_pass_of(device_type: str) -> int:
     """Return the padded tokens per micro-batch that fill a device of this type."""
     return 4096 if device_type == "cpu" else 16384
-
-
-def is_launched() -> bool:
-    """Return whether this is a process of `launch`."""
-    return LAUNCHED in os.environ
 
 
 def _wait_for_port(host: str, port: int) -> None:

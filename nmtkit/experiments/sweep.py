@@ -225,7 +225,7 @@ def run_in_processes(
     If the generator is closed early, for example by a signal, SIGTERM makes the runs save and end.
 
     Args:
-        arguments: arguments of `nmtkit`, to which ``--only RUN`` is added.
+        arguments: arguments of `nmtkit ablate`, to which ``--only RUN`` is added.
         jobs: number of runs at a time; they are spread over the CUDA devices.
         threads: CPU threads of each run; by default the runs share the cores equally.
     """
@@ -271,7 +271,7 @@ def _start(
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **same_imports()}
     if devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
-    command = [sys.executable, "-m", "nmtkit", *arguments, "--only", run.name, "--threads", str(threads)]
+    command = [sys.executable, "-m", "nmtkit", "ablate", "--only", run.name, "--threads", str(threads), *arguments]
     (folder / run.name).mkdir(parents=True, exist_ok=True)
     log_path = Run(folder / run.name).row_log
     log.info("%s: started; its log is %s", run.name, log_path)

@@ -17,6 +17,7 @@ from nmtkit.cli.main import COMMANDS, app, load_command
 from nmtkit.cli.run import _print_next_commands
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.recipe import builtin_recipes, load_recipe
+from nmtkit.console import LAUNCHED
 from nmtkit.distributed.interpreter import wait_briefly
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
@@ -448,10 +449,24 @@ class TestTrain:
         assert run_command(*arguments).code == 7
         assert asked == [4, arguments]
 
-    def test_a_warning_about_the_recipe_is_left_to_the_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("nmtkit.distributed.launch.launch", lambda *arguments: 7)
-        arguments = ("train", "quickstart", "--processes", "2", "--device", "cpu", "--set")
-        assert run_command(*arguments, "data.train=['builtin/train']") == (7, "", "")
+    @pytest.mark.parametrize("command", ["train", "run", "prepare"])
+    def test_a_warning_about_the_recipe_appears_once_with_several_processes(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        generated = ', { generate = "mono.de", model = "m", as = "source" }' if command == "prepare" else ""
+        pairs = f'{{ source = "{project.folder}/train.en", target = "{project.folder}/train.de" }}'
+        override = f"data.train=[{pairs}{generated}]"
+
+        def launch(num_processes: int, arguments: list[str]) -> int:
+            monkeypatch.setenv(LAUNCHED, str(os.getpid()))
+            for _ in range(num_processes):
+                load_recipe(str(project.recipe), [override])
+            return 7
+
+        monkeypatch.setattr("nmtkit.distributed.launch.launch", launch)
+        arguments = (project.recipe, "--run-dir", project.run, "--processes", "2", "--device", "cpu", "--quiet")
+        told = "warning: --set data.train leaves out the recipe's test; set that, too\n"
+        assert run_command(command, *arguments, "--set", override) == (7, "", told)
 
     def test_run_under_a_launcher_says_what_to_take_instead(
         self, prepared: Project, monkeypatch: pytest.MonkeyPatch

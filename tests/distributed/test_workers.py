@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.console import own_rank
+from nmtkit.console import LAUNCHED, own_rank
 from nmtkit.distributed import cpu, workers
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
@@ -184,10 +184,10 @@ def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_lau
     monkeypatch.setattr(workers, "TCPStore", stop)
     for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv(workers.LAUNCHED, str(os.getpid()))  # none is its own parent
+    monkeypatch.setenv(LAUNCHED, str(os.getpid()))  # none is its own parent
     with pytest.raises(NmtkitError, match=r"^the process that started this one is gone$"):
         workers._join(torch.device("cpu"))
-    monkeypatch.setenv(workers.LAUNCHED, str(os.getppid()))
+    monkeypatch.setenv(LAUNCHED, str(os.getppid()))
     with socket.socket() as first:
         first.bind(("127.0.0.1", port))
         threading.Timer(0.3, first.listen).start()
@@ -195,7 +195,7 @@ def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_lau
         with pytest.raises(LookupError, match="the store"):
             workers._join(torch.device("cpu"))
         assert time.monotonic() - begun >= 0.3
-    monkeypatch.delenv(workers.LAUNCHED)
+    monkeypatch.delenv(LAUNCHED)
     monkeypatch.setattr(workers, "_STARTING_TIMEOUT", timedelta(seconds=0.2))
     with pytest.raises(NmtkitError, match=rf"^process 0 does not listen on 127.0.0.1:{port} \(.*\); start it, too$"):
         workers._join(torch.device("cpu"))
