@@ -6,7 +6,7 @@ text. The scripts of pages set text as text (`textContent`), never as HTML.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -64,6 +64,17 @@ code, pre { font: .85rem/1.45 ui-monospace, monospace; } pre { overflow-x: auto;
 code { overflow-wrap: anywhere; }
 @media print { .controls, .theme { display: none; } }
 """
+
+BARS_STYLE = """
+.bars svg { width: 100%; max-width: 34rem; height: auto; display: block; }
+.bars text { fill: var(--faint); font-size: 12px; } .bars line { stroke: var(--line); }
+.bars .first { fill: var(--source); } .bars .second { fill: var(--target); }
+.key::before { content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .3em; }
+.key.first::before { background: var(--source); } .key.second::before { background: var(--target); }
+"""
+"""The style of `bars`."""
+_WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
+"""Width of a bar chart, its height per label, and the space left and right of the bars, in units of the picture."""
 
 _THEME_SWITCH = """<fieldset class="theme"><legend>Colours</legend>
 <label class="switch"><input type="radio" name="theme" value="" checked><span>system</span></label>
@@ -134,6 +145,36 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     whole = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="wide" tabindex="0" role="group" aria-label="table">{whole}</div>'
+
+
+def bars(title: str, series: Mapping[str, Mapping[str, int]]) -> str:
+    """Return a chart of the shares in each series, with one label per row, so that it fits a narrow screen.
+
+    Args:
+        series: one or two, by name; each has counts by label, for the same labels. If there is none, return "".
+    """
+    if not series:
+        return ""
+    labels = list(next(iter(series.values())))
+    totals = {name: sum(counts.values()) or 1 for name, counts in series.items()}
+    shares = {name: {label: counts[label] / totals[name] for label in labels} for name, counts in series.items()}
+    highest = max(max(of_series.values()) for of_series in shares.values())
+    height = _ROW * len(labels)
+    colours = dict(zip(series, ("first", "second"), strict=False))
+    drawn = [f'<line x1="{_LABEL}" x2="{_LABEL}" y1="0" y2="{height}"/>']
+    for row, label in enumerate(labels):
+        top = row * _ROW
+        drawn.append(f'<text x="{_LABEL - 8}" y="{top + 21}" text-anchor="end">{escape(label)}</text>')
+        for index, (name, of_series) in enumerate(shares.items()):
+            width = of_series[label] / highest * (_WIDTH - _LABEL - _NUMBER)
+            y = top + 3 + index * 15
+            drawn.append(f'<rect class="{colours[name]}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="13"/>')
+            drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 11}">{100 * of_series[label]:.1f} %</text>')
+    keys = " ".join(f'<span class="key {colour}">{name}</span>' for name, colour in colours.items())
+    return (
+        f'<figure class="bars"><figcaption>{escape(title)}. {keys}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg></figure>'
+    )
 
 
 def json_script(name: str, value: Any) -> str:

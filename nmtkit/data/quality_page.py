@@ -8,21 +8,10 @@ import numpy as np
 from nmtkit.console import counted
 from nmtkit.data.cleaning import HELD_OUT_COPY, MAX_WORDS_SHOWN, MEANINGS
 from nmtkit.data.encoding import FREQUENT, MAX_TOKENS_SHOWN
-from nmtkit.page import page, table, text
-
-_STYLE = """
-svg { width: 100%; max-width: 34rem; height: auto; display: block; }
-svg text { fill: var(--faint); font-size: 12px; }
-svg .source { fill: var(--source); } svg .target { fill: var(--target); }
-svg line { stroke: var(--line); }
-.key::before { content: ""; display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .3em; }
-.key.source::before { background: var(--source); } .key.target::before { background: var(--target); }
-"""
+from nmtkit.page import BARS_STYLE, bars, page, table, text
 
 _LINES = 5
 """Maximum number of lines listed per rule; report.json has more."""
-_WIDTH, _ROW, _LABEL, _NUMBER = 420, 36, 92, 56
-"""Width of a histogram, its height per length, and the space left and right of the bars, in units of the picture."""
 _BINS = 16
 
 
@@ -75,16 +64,16 @@ def data_report_page(report: dict[str, Any], name: str, noun: str) -> str:
             numbers_from=2,
         ),
         "<h2>Lengths</h2>",
-        _histograms("Words per line, in the training text as it was read", report["words"], MAX_WORDS_SHOWN),
+        bars("Words per line, in the training text as it was read", binned(report["words"], MAX_WORDS_SHOWN)),
     ]
     if subwords is not None:
-        lengths = {side: part["lengths"] for side, part in subwords["train"].items()}
+        lengths = binned({side: part["lengths"] for side, part in subwords["train"].items()}, MAX_TOKENS_SHOWN)
         parts += [
-            _histograms(f"Subword tokens per sentence, in the {noun}s to train on", lengths, MAX_TOKENS_SHOWN),
+            bars(f"Subword tokens per sentence, in the {noun}s to train on", lengths),
             "<h2>Vocabulary</h2>",
             table(["", *coverage_columns(subwords)], coverage_rows(subwords), numbers_from=1),
         ]
-    return page(f"Data report: {name}", parts, style=_STYLE)
+    return page(f"Data report: {name}", parts, style=BARS_STYLE)
 
 
 def rule_rows(report: dict[str, Any]) -> list[list[str]]:
@@ -164,29 +153,3 @@ def binned(sides: dict[str, dict[str, int]], last: int) -> dict[str, dict[str, i
         side: dict(zip(labels[:shown], row[:shown].tolist(), strict=True))
         for side, row in zip(sides, bins, strict=True)
     }
-
-
-def _histograms(title: str, sides: dict[str, dict[str, int]], last: int) -> str:
-    """Return a chart with bars of both sides, one length per row, so that it fits a narrow screen."""
-    bins = binned(sides, last)
-    if not bins:
-        return ""
-    labels = list(next(iter(bins.values())))
-    highest = max(max(counts.values()) for counts in bins.values())
-    total = {side: sum(counts.values()) or 1 for side, counts in sides.items()}
-    height = _ROW * len(labels)
-    drawn = [f'<line x1="{_LABEL}" x2="{_LABEL}" y1="0" y2="{height}"/>']
-    for row, label in enumerate(labels):
-        top = row * _ROW
-        drawn.append(f'<text x="{_LABEL - 8}" y="{top + 21}" text-anchor="end">{label}</text>')
-        for index, (side, counts) in enumerate(bins.items()):
-            width = counts[label] / highest * (_WIDTH - _LABEL - _NUMBER)
-            share = 100 * counts[label] / total[side]
-            y = top + 3 + index * 15
-            drawn.append(f'<rect class="{side}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="13"/>')
-            drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 11}">{share:.1f} %</text>')
-    keys = " ".join(f'<span class="key {side}">{side}</span>' for side in sides)
-    return (
-        f"<figure><figcaption>{escape(title)}. {keys}</figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg></figure>'
-    )

@@ -161,12 +161,10 @@ def run_names(run_dirs: Sequence[Path]) -> list[str]:
     """Return the names of the runs' folders, or their paths where names are equal.
 
     Raises:
-        DataError: one is given twice, or there is only one.
+        DataError: one is given twice.
     """
     if len({run.resolve() for run in run_dirs}) < len(run_dirs):
         raise DataError("the same run is given twice; name different runs")
-    if len(run_dirs) < 2:
-        raise DataError("a comparison takes two runs or more")
     names = [as_text(run.resolve().name) for run in run_dirs]
     return names if len(set(names)) == len(names) else [as_text(run) for run in run_dirs]
 

@@ -2,8 +2,6 @@
 
 import re
 
-from nmtkit.config.corpus_entries import languages_of
-from nmtkit.config.data_schema import default_task
 from nmtkit.console import counted
 from nmtkit.evaluation.cost_tables import training_table
 from nmtkit.lines import read_lines
@@ -15,18 +13,18 @@ from nmtkit.run import Run
 def card(run: RunFacts) -> str:
     """Return the card, as Markdown; for what the run does not have yet it names the command that makes it."""
     version = run.get(run.state, "versions", "nmtkit") or run.get("data/manifest.json", "versions", "nmtkit")
-    data = run.files["recipe.toml"].get("data", {})
-    languages = [", ".join(map(_code, side)) for side in languages_of(data)]
+    data = run.recipe.data
+    languages = [", ".join(map(_code, side)) for side in (data.source_languages, data.target_languages)]
     size = f", {num:,} parameters" if (num := num_parameters(run)) else ""
-    task = data.get("task") or default_task(data.get("text", "plain"))
     kind = f"A model of {languages[1]} text"
     if not run.task.has_text:
         kind = "A model of decisions"
     elif run.task.has_labels:
         kind = f"A model that labels texts in {languages[0]}"
     elif run.task.has_source:
-        is_translation = task == "translation"
-        kind = f"A translation model from {' to '.join(languages)}" if is_translation else f"A model for {_code(task)}"
+        kind = f"A model for {_code(data.task_name)}"
+        if data.task_name == "translation":
+            kind = f"A translation model from {' to '.join(languages)}"
     recipe = read_lines(Run(run.folder).recipe_file)
     fence = "`" * max(3, _longest_fence(recipe) + 1)
     parts = [
@@ -89,7 +87,7 @@ def _training(run: RunFacts) -> list[str]:
     if run.state is None:
         return ["## Training", "", f"Not trained yet: {_code(run.command('train'))}.", ""]
     values = [
-        ("seed", run.shown("text", "recipe.toml", "training", "seed")),
+        ("seed", run.recipe.training.seed),
         ("epochs", run.shown("count", run.state, "epoch")),
         ("threads of a process", run.shown("count", run.state, "threads")),
         ("kind of processor", run.shown("text", run.state, "cpu_capability")),

@@ -104,6 +104,23 @@ def _label(runs: Sequence[RunFacts], index: int, label: str) -> str:
     return ", ".join(part for part in (runs[index].name if len(runs) > 1 else "", label) if part)
 
 
+def predicted_returns(runs: Sequence[RunFacts]) -> dict[int, list[dict[str, Any]]]:
+    """Return the mean predicted probability of the highest return at each step of play, by index of the run: a line for
+    episodes with success and a dotted one for those without.
+
+    Source: Figure 5 of Chen et al. 2021 (arXiv 2106.01345).
+    """
+    found = {}
+    for index, run in enumerate(runs):
+        means = run.get("play.json", "best_return_probabilities", default={})
+        found[index] = [
+            {"run": index, "label": name, "dotted": name != "success", "x": [*range(1, len(values) + 1)], "y": values}
+            for name, values in means.items()
+            if values
+        ]
+    return {index: lines for index, lines in found.items() if lines}
+
+
 def averages(runs: Sequence[RunFacts]) -> dict[str, list[dict[str, Any]]]:
     """Return the averages of checkpoints that `average --search` tried: for each metric a line per run."""
     found: dict[str, list[dict[str, Any]]] = {}

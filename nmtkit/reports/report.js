@@ -107,8 +107,10 @@ function drawCurves() {
       y: CURVES.runs[line.run].y[line.key]}));
     draw(document.getElementById(`curve-${name}`), lines, CURVES.over[shown.over], shown.log);
   }
-  for (const [metric, lines] of Object.entries(CURVES.averages)) {
-    draw(document.getElementById(`curve-averages-${metric}`), lines, "averaged checkpoints", false);
+  for (const [kind, title] of [["averages", "averaged checkpoints"], ["returns", "step"]]) {
+    for (const [name, lines] of Object.entries(CURVES[kind])) {
+      draw(document.getElementById(`curve-${kind}-${name}`), lines, title, false);
+    }
   }
 }
 

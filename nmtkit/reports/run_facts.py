@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import SECTIONS, ModelConfig
+from nmtkit.config.schema import ModelConfig, Recipe
 from nmtkit.console import amount, duration, with_decimals
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError
@@ -16,7 +16,7 @@ from nmtkit.evaluation.cost_tables import scientific
 from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.scores import OF_FOUR_DECIMALS, read_scores
 from nmtkit.files import as_text
-from nmtkit.json_toml import read_json, read_toml
+from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.reports.played import PLAYED
@@ -55,7 +55,8 @@ class RunFacts:
     Attributes:
         name: different from those of the other runs of a report.
         folder: the run folder.
-        files: the content of each existing file, by its path in the run.
+        recipe: the content of recipe.toml.
+        files: the content of each other file that exists, by its path in the run.
         metrics: the lines of metrics.jsonl.
         model: the model folder that translates for the run, as its path in the run; or None.
         state: the file of `Run.latest_state`, as its path in the run; or None.
@@ -63,6 +64,7 @@ class RunFacts:
 
     name: str
     folder: Path
+    recipe: Recipe
     files: dict[str, Any]
     metrics: list[dict[str, Any]] = field(default_factory=list)
     model: str | None = None
@@ -101,19 +103,14 @@ class RunFacts:
     @property
     def unstated(self) -> str | None:
         """The noun of what `score` needs and the recipe does not name: a test set, or an environment to play in."""
-        key, noun = ("test", "test set") if self.task.has_text else ("environment", "environment")
-        return None if self.get("recipe.toml", "data", key) else noun
-
-    @property
-    def text(self) -> str:
-        """The value of `data.text`."""
-        return str(self.get("recipe.toml", "data", "text", default="plain"))
+        if self.task.has_text:
+            return None if self.recipe.data.test else "test set"
+        return None if self.recipe.data.environment else "environment"
 
     @property
     def task(self) -> Task:
         """The task of the run."""
-        label_type = str(self.get("recipe.toml", "data", "label_type", default="class"))
-        return task_of(str(self.get("recipe.toml", "data", "task", default=None) or self.text), label_type)
+        return task_of(self.recipe.data)
 
 
 def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
@@ -131,10 +128,7 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
     name = as_text(folder.resolve().name)
     if sum(as_text(other.resolve().name) == name for other in others) > 1:
         name = as_text(folder)
-    files: dict[str, dict[str, Any]] = {"recipe.toml": read_toml(run.recipe_file)[0]}
-    for key in SECTIONS.keys() & files["recipe.toml"].keys():
-        if not isinstance(files["recipe.toml"][key], dict):
-            raise DataError(f"{run.recipe_file}: {key} is not a section; the file is damaged")
+    files: dict[str, dict[str, Any]] = {}
     # the average, else the best checkpoint, else the last
     averaged = [run.averaged] if is_model_folder(run.averaged) else []
     models = averaged or run.best_checkpoints(1, check=False) or run.checkpoints()[-1:]
@@ -159,7 +153,7 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
     if latest is not None and "cost.json" in files and files["cost.json"]["updates"] < files[str(state)]["step"]:
         files["cost.json"] = training_cost(folder)  # the training has gone on since
     run.warn_of_older_scores()
-    return RunFacts(name, folder, files, read_metrics(folder), model, state)
+    return RunFacts(name, folder, run.recipe(), files, read_metrics(folder), model, state)
 
 
 @dataclass(frozen=True)
@@ -189,7 +183,7 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
     except NmtkitError as error:
         return str(error)
     # chrF ignores blanks, so tokenised text need not be detokenised, which takes a language
-    text = "plain" if run.text == "tokenized" else run.text
+    text = "plain" if run.recipe.data.text == "tokenized" else run.recipe.data.text
     own = run.task.own_metric
     scorer = Scorer([references], target_language=None, text=text)
     metric, qualities = scorer.sentence_quality(hypotheses, [own] if own else None)
@@ -207,7 +201,7 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
     the translation and of the source, where they are known and models with several need them."""
     if run.task.command != "translate":
         return None
-    files, data = Run(run.folder), Run(run.folder).recipe().data
+    files, data = Run(run.folder), run.recipe.data
     only = data.target_languages[0] if len(data.target_languages) == 1 else None
     for number in reversed(run.validations):
         for sample in run.metrics[number - 1].get("samples") or []:

@@ -8,6 +8,7 @@ The template lays out the sections; here is what it shows. Text of corpora and u
 import contextlib
 import json
 import shlex
+import tomllib
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -16,15 +17,17 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, Undefined
 from markupsafe import Markup
 
+from nmtkit.config.recipe import to_toml
+from nmtkit.config.schema import SECTIONS
 from nmtkit.console import log
 from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
 from nmtkit.evaluation.metric_names import METRICS, ON_REQUEST, TASK_METRICS, comparable_to
-from nmtkit.page import HUES, asset, json_script, live_page, plain, switches, table, text
+from nmtkit.page import BARS_STYLE, HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
-from nmtkit.reports.curves import averages, figures, is_number, reports_shown, spacing_of_reports
-from nmtkit.reports.played import figures_of
+from nmtkit.reports.curves import averages, figures, is_number, predicted_returns, reports_shown, spacing_of_reports
+from nmtkit.reports.played import lengths_of
 from nmtkit.reports.run_facts import FORMS, RunFacts, example_pair, form_of_score, num_parameters, translated
 from nmtkit.run import Run
 
@@ -39,7 +42,7 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
     Args:
         with_attention: load the models and show their attention.
     """
-    drawn, averaged = figures(runs), averages(runs)
+    drawn, averaged, returns = figures(runs), averages(runs), predicted_returns(runs)
     names = [run.name for run in runs]
     ranked = [_ranked(run, name) for run in runs for name in Run(run.folder).test_sets()]
     own_metrics = {run.task.own_metric for run in runs}
@@ -56,6 +59,7 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
         figures=drawn["figures"],
         curve_switches=Markup(_curve_switches(names, drawn["over"])),
         averages=averaged,
+        returns=returns,
         data=_data([run for run in runs if "data/manifest.json" in run.files]),
         cost=_cost([run for run in runs if "cost.json" in run.files]),
         settings=_settings(runs),
@@ -63,9 +67,9 @@ def report_page(runs: Sequence[RunFacts], *, with_attention: bool = True) -> str
         reproduction=_reproduction(runs),
         cards=[str(Run(run.folder).card) for run in runs],
     )
-    data = json_script("curves", {**drawn, "averages": averaged, "colours": len(HUES)})
+    data = json_script("curves", {**drawn, "averages": averaged, "returns": returns, "colours": len(HUES)})
     colours = "".join(f".run-{index} {{ --run: {colour}; }}" for index, colour in enumerate(HUES))
-    style = asset("nmtkit.reports", "report.css") + colours + attention_maps.STYLE
+    style = asset("nmtkit.reports", "report.css") + BARS_STYLE + colours + attention_maps.STYLE
     scripts = [asset("nmtkit.reports", "report.js"), *([attention_maps.SCRIPT] if with_attention else [])]
     return live_page(f"nmtkit: {', '.join(names)}", [body, data], style=style, scripts=scripts)
 
@@ -296,10 +300,9 @@ def _cost(runs: Sequence[RunFacts]) -> dict[str, Any]:
 
 def _settings(runs: Sequence[RunFacts]) -> dict[str, list[list[str]]]:
     """Return rows of all settings in the order of the recipes, and of those that differ."""
-    recipes = [run.files["recipe.toml"] for run in runs]
-    sections = dict.fromkeys(name for recipe in recipes for name, values in recipe.items() if isinstance(values, dict))
+    recipes = [tomllib.loads(to_toml(run.recipe)) for run in runs]
     found: dict[str, list[list[str]]] = {"all": [], "different": []}
-    for section in sections:
+    for section in SECTIONS:
         for key in dict.fromkeys(key for recipe in recipes for key in recipe.get(section, {})):
             values = [recipe.get(section, {}).get(key) for recipe in recipes]
             row = [_code(f"{section}.{key}"), *map(_cell, values)]
@@ -312,13 +315,12 @@ def _settings(runs: Sequence[RunFacts]) -> dict[str, list[list[str]]]:
 
 def _reproduction(runs: Sequence[RunFacts]) -> list[list[str]]:
     """Return the seed, checksums, versions and device."""
-    rows = []
-    for label, form, file, *keys in (
-        ("seed", "text", "recipe.toml", "training", "seed"),
-        ("fingerprint of settings and corpora", "checksum", "data/manifest.json", "fingerprint"),
-        ("sha256 of the tokenizer", "checksum", "data/manifest.json", "tokenizer_sha256"),
+    rows = [["seed", *(_cell(run.recipe.training.seed) for run in runs)]]
+    for label, key in (
+        ("fingerprint of settings and corpora", "fingerprint"),
+        ("sha256 of the tokenizer", "tokenizer_sha256"),
     ):
-        rows.append([label, *(_cell(run.get(file, *keys), form) for run in runs)])
+        rows.append([label, *(_cell(run.get("data/manifest.json", key), "checksum") for run in runs)])
     packages = dict.fromkeys(package for run in runs for package in run.get(run.state, "versions", default={}))
     for name in packages:
         rows.append([text(name), *(_cell(run.get(run.state, "versions", name)) for run in runs)])
@@ -352,7 +354,7 @@ def _template() -> Any:
         "spacing_of_reports": spacing_of_reports,
         "attention": _attention,
         "corpora": _corpora,
-        "figures_of": figures_of,
+        "lengths_of": html(lengths_of),
         "how_to_read": attention_maps.HOW_TO_READ,
     }
     return environment.get_template("report.html.jinja")

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.lines import read_lines
 from nmtkit.page import json_script, live_page, page, switches, table, text
 from nmtkit.reports.card import card
-from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, reports_shown
-from nmtkit.reports.played import PLAYED, figures_of
-from nmtkit.reports.run_facts import FORMS, RunFacts, read_run, translated
+from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, predicted_returns, reports_shown
+from nmtkit.reports.played import PLAYED, lengths_of
+from nmtkit.reports.run_facts import FORMS, read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.training.averaging import read_averaging
 from tests.conftest import run_command
@@ -202,7 +203,7 @@ def test_the_page_of_a_long_run_stays_small(finished: Path) -> None:
     metrics = [{**run.metrics[0], "step": step} for step in range(1, length + 1)]
     for number in (999, 7777):
         metrics[number - 1] = {**metrics[number - 1], "valid_nll": 2.5}
-    long = RunFacts("r", finished, run.files, metrics, run.model, run.state)
+    long = replace(run, metrics=metrics)
     assert {1, 999, 7777, length} <= set(reports_shown(long))
     assert len(reports_shown(long)) <= MOST_REPORTS + 3
     content = report_page([long])
@@ -322,16 +323,15 @@ def test_what_a_run_does_not_have_yet_is_named(
 
 
 @pytest.mark.parametrize(
-    ("key", "settings"), [("test set", {"test": []}), ("environment", {"test": [], "task": "trajectories"})]
+    ("key", "settings"), [("test set", {"test": ()}), ("environment", {"test": (), "task": "trajectories"})]
 )
 def test_a_run_without_what_score_needs_names_no_command_that_fails(
     finished: Path, key: str, settings: dict[str, Any]
 ) -> None:
     run = read_run(finished)
-    recipe = run.files["recipe.toml"]
+    recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update=settings)})
     files = {name: content for name, content in run.files.items() if name not in ("scores.json", "cost.json")}
-    files["recipe.toml"] = {**recipe, "data": {**recipe["data"], **settings}}
-    unscored = RunFacts("r", finished, files, run.metrics, run.model, run.state)
+    unscored = replace(run, recipe=recipe, files=files)
     for content in (Page(report_page([unscored], with_attention=False)).text, card(unscored)):
         assert f"The recipe names no {key}." in content
         assert "nmtkit score" not in content
@@ -430,12 +430,8 @@ def test_the_card_holds_what_repeating_the_run_takes(finished: Path) -> None:
 def test_any_name_stays_on_its_line_of_the_card(finished: Path, name: str, corpus: str) -> None:
     run = read_run(finished)
     files = {**run.files, "data/manifest.json": {**run.files["data/manifest.json"], "pairs": {corpus: 1}}}
-    content = card(RunFacts(name, finished, files, run.metrics, run.model, run.state))
-    plain = card(
-        RunFacts(
-            "name", finished, files | {"data/manifest.json": run.files["data/manifest.json"]}, [], run.model, run.state
-        )
-    )
+    content = card(replace(run, name=name, files=files))
+    plain = card(run)
     assert len(content.split("\n")) == len(plain.split("\n"))
     assert not re.search(r"(?<!\\)<", content.split("\n")[0])
 
@@ -466,7 +462,7 @@ class TestCommand:
 def test_numbers_of_a_training_that_diverged_are_left_out_of_the_curves(finished: Path) -> None:
     run = read_run(finished)
     diverged = [*run.metrics, {**run.metrics[-1], "loss": float("nan"), "gradient_norm": float("inf"), "nll": None}]
-    data = Page(report_page([RunFacts("r", finished, run.files, diverged)], with_attention=False)).data["curves"]
+    data = Page(report_page([replace(run, metrics=diverged)], with_attention=False)).data["curves"]
     for key in ("loss", "gradient_norm", "nll"):
         assert data["runs"][0]["y"][key][-1] is None
 
@@ -497,7 +493,7 @@ def test_of_a_training_that_diverged_the_finite_numbers_are_shown(finished: Path
     tried = [{"n": n, "metric": metric, "score": score, "nll": score}
              for n, metric, score in ((1, "nll", math.nan), (2, "nll", 1.5), (1, "sacrebleu", 40.0))]  # fmt: skip
     files = {**run.files, "averaging.json": {"best": tried[1], "tried": tried}}
-    found = Page(report_page([RunFacts("r", finished, files, [first, best])], with_attention=False))
+    found = Page(report_page([replace(run, files=files, metrics=[first, best])], with_attention=False))
     assert "2.5000best validation nll" in found.text
     averages = found.data["curves"]["averages"]
     assert {metric: [line["y"] for line in lines] for metric, lines in averages.items()} == {
@@ -508,7 +504,7 @@ def test_of_a_training_that_diverged_the_finite_numbers_are_shown(finished: Path
 
 def test_a_perplexity_with_hundreds_of_digits_is_shown_with_three(finished: Path) -> None:
     files = {**read_run(finished).files, "scores.json": {"a": {"perplexity": {"score": 8.2184e307}}}}
-    run = RunFacts("r", finished, files, read_run(finished).metrics)
+    run = replace(read_run(finished), files=files)
     for shown in (card(run), Page(report_page([run], with_attention=False)).text):
         assert "8.22e+307" in shown
         assert "8218" not in shown
@@ -520,7 +516,7 @@ def test_a_perplexity_with_hundreds_of_digits_is_shown_with_three(finished: Path
 def test_a_score_of_comet_has_four_decimals(finished: Path) -> None:
     run = read_run(finished)
     files = {**run.files, "scores.json": {"hostile": {"comet": {"score": 0.84321, "signature": "m"}}}}
-    with_comet = RunFacts("r", finished, files, run.metrics, run.model, run.state)
+    with_comet = replace(run, files=files)
     assert "0.8432" in Page(report_page([with_comet], with_attention=False)).text
     assert "0.8432" in card(with_comet)
 
@@ -550,9 +546,9 @@ def test_a_name_that_is_no_text_is_shown(finished: Path, tmp_path: Path) -> None
 def test_a_picture_without_numbers_is_left_out(finished: Path) -> None:
     run = read_run(finished)
     lines = [{key: value for key, value in line.items() if key != "valid_bleu"} for line in run.metrics]
-    without_bleu = RunFacts(run.name, run.folder, run.files, lines, run.model, run.state)
+    without_bleu = replace(run, metrics=lines)
     assert set(figures([run])["figures"]) - set(figures([without_bleu])["figures"]) == {"bleu"}
-    assert figures([RunFacts("r", Path("r"), {})])["figures"] == {}
+    assert figures([replace(run, metrics=[])])["figures"] == {}
 
 
 TRIED = {"n": 2, "metric": "nll", "score": 2.5, "nll": 2.5, "first_step": 4, "last_step": 8}
@@ -583,9 +579,10 @@ def test_an_average_of_no_number_is_read(tmp_path: Path) -> None:
     assert math.isnan(read_averaging(tmp_path / "averaging.json")["tried"][0]["score"])
 
 
-def test_figures_of_played_episodes_need_counts_and_lengths(tmp_path: Path) -> None:
+def test_figures_of_played_episodes_need_counts_and_lengths(finished: Path, tmp_path: Path) -> None:
     good = {"episodes": 2, "success_rate": 0.5, "lengths": {"3": 1}, "best_return_probabilities": {"success": []}}
-    assert len(figures_of(good)) == 1  # there is no curve to be drawn
+    assert re.findall(r">([^<]+)</text>", lengths_of(good)) == ["3", "50.0 %", "never", "50.0 %"]
+    assert predicted_returns([replace(read_run(finished), files={"play.json": good})]) == {}
     for fault in ({"episodes": 0}, {"lengths": {"x": 1}}, {"lengths": {"3": -1}}, {"shortest_lengths": {"3": 0.5}}):
         write_json(tmp_path / "play.json", {**good, **fault})
         with pytest.raises(DataError, match=rf"play\.json: {next(iter(fault))}: "):

@@ -32,12 +32,12 @@ from nmtkit.decoding.play import (
 )
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError, RecipeError
+from nmtkit.json_toml import write_json
 from nmtkit.model.decoder_only import build_model, count_parameters
 from nmtkit.model.flops import forward_flops
 from nmtkit.model.trajectory import DecisionTransformer, tokens_of_step
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.pipeline import run as run_recipe
-from nmtkit.reports.played import figures_of
 from nmtkit.reports.run_facts import read_run
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
@@ -711,9 +711,11 @@ def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
     assert means["no success"][0] == pytest.approx(1 / 3, abs=0.15)
     assert means["success"][1] > means["success"][0] + 0.15
     assert means["no success"][1] < means["no success"][0] - 0.05
-    figure = figures_of({**outcome_of(played), "best_return_probabilities": means})[1]
-    assert "Mean predicted probability of the highest return" in figure
-    assert figure.count("<polyline") == 2
+    write_json(run.play, {**outcome_of(played), "best_return_probabilities": means})
+    page = report_page([read_run(run.folder)], with_attention=False)
+    assert "Mean predicted probability of the highest return" in page
+    curves = json.loads(page.partition('id="curves">')[2].partition("</script>")[0])
+    assert [(line["label"], line["y"]) for line in curves["returns"]["0"]] == list(means.items())
 
 
 def test_a_run_without_an_environment_names_commands_that_work(tmp_path: Path) -> None:
