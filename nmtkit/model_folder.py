@@ -9,6 +9,7 @@ Nothing is ever unpickled. torch is imported only to read or write weights, as t
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,9 +157,9 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     return read_json(folder / "provenance.json", _PROVENANCE, ModelError)
 
 
-def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
-    """Raise ModelError if weights or description do not match their checksums."""
-    for name in ("model.safetensors", "model.json"):
+def check_sum(folder: Path, provenance: dict[str, Any], names: Iterable[str] = MODEL_FILES[:2]) -> None:
+    """Raise ModelError if files, by default weights and description, do not match their checksums."""
+    for name in names:
         if provenance["files"][name] != sha256_of(folder / name):
             raise ModelError(f"{folder / name}: damaged (it does not match provenance.json)")
 
@@ -166,9 +167,8 @@ def check_sum(folder: Path, provenance: dict[str, Any]) -> None:
 def damage(folder: Path) -> str | None:
     """Compare the files of a model folder with the checksums in its provenance.json; return the fault or None."""
     try:
-        for name, expected in read_provenance(folder)["files"].items():
-            if sha256_of(folder / name) != expected:
-                return f"{folder / name}: damaged (it does not match provenance.json)"
+        provenance = read_provenance(folder)
+        check_sum(folder, provenance, provenance["files"])
     except (DataError, ModelError) as error:
         return str(error)
     return None

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import BinaryIO
 
 from nmtkit.console import log
 from nmtkit.errors import DataError, in_one_line
@@ -79,15 +78,13 @@ class PartialFile:
         self._state_path = self.path.with_name(f"{self.path.name}.json")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Without a buffer, all that has arrived is in the file, also after a kill; its size is the number of bytes.
-        self._file = open_locked(self.path, self._when_held, "run only one download at a time")
+        waiting = f"{self.path.name}: waiting for another process that is downloading it"
+        self._file = open_locked(self.path, lambda _: log.info("%s", waiting), "run only one download at a time")
         self.url: str | None = None
         self.validator: str | None = None
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             state = json.loads(self._state_path.read_bytes())
             self.url, self.validator = str(state["url"]), state["validator"]
-
-    def _when_held(self, _: BinaryIO) -> None:
-        log.info("%s: waiting for another process that is downloading it", self.path.name)
 
     @staticmethod
     def path_of(path: Path) -> Path:

@@ -38,7 +38,7 @@ def set_names() -> list[str]:
 def sacrebleu_set(name: str) -> CatalogueEntry | None:
     """Return the set of a name (with the prefix) with its directions that have one reference; None if it is missing."""
     dataset = _datasets().get(name.removeprefix(PREFIX))
-    if dataset is None or not name.startswith(PREFIX):
+    if dataset is None:
         return None
     urls: list[str] = dataset.data or []
     md5s: list[str | None] = [*dataset.md5] if dataset.md5 else [None] * len(urls)

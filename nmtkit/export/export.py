@@ -76,6 +76,7 @@ def export(
     if to not in ("ctranslate2", "huggingface") or (to == "huggingface" and quantization != "float32"):
         raise ValueError(f"{to!r} in {quantization} is no format: ctranslate2 in one of its types, or huggingface")
     by_ctranslate2 = to == "ctranslate2"
+    library = "ctranslate2" if by_ctranslate2 else "transformers"
     (ctranslate2_engine if by_ctranslate2 else huggingface).check_installed()
     model_folder = find_model(path)
     loaded = load_model(model_folder)
@@ -111,6 +112,7 @@ def export(
             code: tag.removeprefix(TAG_SIGN) if to == "huggingface" else tag
             for code, tag in loaded.tokenizer.settings.get(key, {}).items()
         }
+    manifest["versions"] = {**versions(), library: importlib.metadata.version(library)}
     if is_language_model:
         with write_folder_atomically(folder) as temporary:
             _write_language_model(temporary, loaded, runs, sample_file, manifest)
@@ -168,7 +170,6 @@ def _write_ctranslate2(
     """Write float32 first, which must pass the check, then the requested format; return the results of the check."""
     manifest["max_positions"] = ctranslate2.num_positions(loaded)
     manifest["has_learned_positions"] = loaded.model.config.positions == "learned"
-    manifest["versions"] = {**versions(), "ctranslate2": importlib.metadata.version("ctranslate2")}
     parity: dict[str, Any] = {}
     for kind in dict.fromkeys(("float32", manifest["quantization"])):
         log.info("converting to %s for CTranslate2 and translating the same lines with it", kind)
@@ -203,7 +204,6 @@ def _write_huggingface(
     huggingface.write(folder, loaded)
     model, tokenizer = huggingface.load(folder)
     huggingface.check_tokenizer(tokenizer, loaded, sample.lines)
-    manifest["versions"] = {**versions(), "transformers": importlib.metadata.version("transformers")}
     parity: dict[str, Any] = {}
     for beam in ours:
         decoding = loaded.decoding.model_copy(update={"beam": beam, **_PLAIN})
@@ -234,7 +234,6 @@ def _write_language_model(
     difference = huggingface.largest_difference(folder, loaded, sequences)
     if not difference <= _MOST_DIFFERENCE:
         raise ModelError(f"not exported: logits for text of {origin} differ by {difference:g} in transformers")
-    manifest["versions"] = {**versions(), "transformers": importlib.metadata.version("transformers")}
     manifest["parity"] = {"sample": origin, "tokens": len(ids), "largest_difference_of_logits": difference}
     log.info("logits of %s (%s) agree to %.1e", counted(len(ids), "token"), origin, difference)
     if loaded.tokenizer.gpt_bpe is not None:

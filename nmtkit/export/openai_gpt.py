@@ -24,7 +24,7 @@ from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.config.schema import ModelConfig
 from nmtkit.console import log
 from nmtkit.errors import ModelError
-from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
+from nmtkit.export.weight_files import ImportedModel, checked, pop_tensor, positive_count, read_weights
 from nmtkit.files import content_of
 from nmtkit.json_toml import read_json
 from nmtkit.text.new_tokenizers import gpt_tokenizer
@@ -167,11 +167,7 @@ def _read_transformers(folder: Path, stated: dict[str, Any]) -> tuple[ModelConfi
         is_constant = name.endswith(".attn.bias") or name == "position_ids"  # the causal mask of older versions
         if name not in expected and name not in heads and not is_constant:
             raise ModelError(f"{file}: holds {name}, which no GPT has")
-    for name, shape in expected.items():
-        if name not in found:
-            raise ModelError(f"{file}: {name} is missing, for a model of the sizes in config.json")
-        check_shape(file, name, found[name], shape)
-    return config, {name: found[name].float() for name in expected}
+    return config, {name: pop_tensor(file, found, name, shape) for name, shape in expected.items()}
 
 
 def _read_released(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:

@@ -21,7 +21,7 @@ from nmtkit.config.schema import ModelConfig
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.foreign_vocabulary import read_vocabulary
-from nmtkit.export.weight_files import ImportedModel, check_shape, checked, positive_count, read_weights
+from nmtkit.export.weight_files import ImportedModel, checked, pop_tensor, positive_count, read_weights
 from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer, sinusoidal_positions
 from nmtkit.text.new_tokenizers import imported_tokenizer
@@ -204,12 +204,7 @@ def _our_weights(file: Path, theirs: dict[str, Tensor], config: ModelConfig, row
     back = torch.argsort(width_order(config))  # the inverse permutation
     weights: dict[str, Tensor] = {}
     for name, shape in shapes.items():
-        other = their_name(name)
-        if other not in theirs:
-            raise ModelError(f"{file}: {other} is missing, for a model of the sizes in config.json")
-        check_shape(file, other, theirs[other], shape)
-        # Popped, so that all that is left in the end is unknown.
-        tensor, axis = theirs.pop(other).float(), width_axis(name)
+        tensor, axis = pop_tensor(file, theirs, their_name(name), shape), width_axis(name)
         weights[name] = tensor if axis is None else tensor.index_select(axis, back)
     _check_rest(file, theirs, config)
     is_made_up = torch.tensor([row == _MADE_UP for row in rows])

@@ -56,13 +56,21 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     raise ModelError(f"{folder}: no weights in it (model.safetensors or pytorch_model.bin, or their shards)")
 
 
-def check_shape(file: Path, name: str, tensor: Tensor, shape: Sequence[int]) -> None:
-    """Raise ModelError unless a tensor of a file holds floating-point numbers in the shape that config.json states."""
+def pop_tensor(file: Path, tensors: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
+    """Remove a tensor from those of a file, and return it in float32.
+
+    Raises:
+        ModelError: it is missing, or does not hold floating-point numbers in the shape that config.json states.
+    """
+    tensor = tensors.pop(name, None)
+    if tensor is None:
+        raise ModelError(f"{file}: {name} is missing, for a model of the sizes in config.json")
     if list(tensor.shape) != list(shape) or not tensor.is_floating_point():
         found = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
         raise ModelError(
             f"{file}: {name} is {found}, but config.json needs floating-point numbers of shape {list(shape)}"
         )
+    return tensor.float()
 
 
 def positive_count(path: Path, stated: dict[str, Any], key: str) -> int:

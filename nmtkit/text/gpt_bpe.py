@@ -11,12 +11,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from nmtkit.text.normalization import FIELD_MARK, NEWLINE, TAB
-from nmtkit.text.vocabulary import LONGEST_CACHED, UNK, ListedPieces
+from nmtkit.text.vocabulary import UNK, ListedPieces, keep_results
 
 _WORD_END = "</w>"
 _MARKS = str.maketrans({NEWLINE: "\n", TAB: " ", FIELD_MARK: " "})
@@ -73,7 +72,7 @@ class GptBpe(ListedPieces):
         super().__init__(pieces)
         self.merges = [(left, right) for left, right in merges]
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self._kept_ids = lru_cache(_CACHED_WORDS)(self._split_word)
+        self._ids_of_word = keep_results(self._split_word, _CACHED_WORDS)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "GptBpe":
@@ -99,14 +98,8 @@ class GptBpe(ListedPieces):
         # A line end is a word of its own, so the words before and after it leave blanks around it.
         return re.sub(" ?\n ?", "\n", "".join(parts)).removesuffix(" ")
 
-    def _ids_of_word(self, word: str) -> list[int]:
-        return self._kept_ids(word) if len(word) <= LONGEST_CACHED else self._split_word(word)
-
     def _split_word(self, word: str) -> list[int]:
-        return [self.index.get(piece, UNK) for piece in self._merged(word)]
-
-    def _merged(self, word: str) -> list[str]:
-        """Return the pieces of a word: of the pairs in it, the first one of lowest rank is joined until there is none.
+        """Return the ids of a word: of the pairs in it, the first one of lowest rank is joined until there is none.
 
         A heap of the pairs keeps the time nearly proportional to the length of the word.
         """
@@ -128,4 +121,4 @@ class GptBpe(ListedPieces):
             for first, second in ((before[left], left), (left, after[left])):
                 if first >= 0 and second < end and (pair := (symbols[first], symbols[second])) in ranks:
                     heappush(pairs, (ranks[pair], first))
-        return [symbol for symbol in symbols if symbol]
+        return [self.index.get(symbol, UNK) for symbol in symbols if symbol]

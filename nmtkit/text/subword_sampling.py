@@ -9,11 +9,10 @@ Here all random numbers come from Python's generator, which is the same everywhe
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from random import Random
 
-from nmtkit.text.vocabulary import LONGEST_CACHED
+from nmtkit.text.vocabulary import keep_results
 
 _WORD_BEGIN = "\u2581"
 _CACHED_WORDS = 50_000
@@ -70,7 +69,7 @@ class BpeDropout:
     def __init__(self, index: dict[str, int], scores: Sequence[float], strength: float) -> None:
         self._index, self._scores, self._dropout = index, scores, strength
         self._joined: dict[tuple[str, str], float | None] = {}
-        self._plain_merges = lru_cache(_CACHED_WORDS)(self._make_plain_merges)
+        self._plain_merges = keep_results(self._make_plain_merges, _CACHED_WORDS)
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
@@ -79,8 +78,7 @@ class BpeDropout:
             return [number for part in parts for number in self.sample(part, uniform)]
         if len(self._joined) > _MOST_PAIRS:
             self._joined.clear()
-        merges = self._plain_merges if len(word) <= LONGEST_CACHED else self._make_plain_merges
-        states, positions, ids = merges(word)
+        states, positions, ids = self._plain_merges(word)
         # The first k merges are all kept with probability (1 - dropout)^k.
         stop, probability, step = uniform(), 1 - self._dropout, 0
         while step < len(positions) and stop < probability:
@@ -131,11 +129,11 @@ class UnigramSampling:
     def __init__(self, index: dict[str, int], scores: Sequence[float], strength: float) -> None:
         self._index, self._scores, self._exponent = index, scores, strength
         self._longest = max(map(len, index), default=1)
-        self._lattice = lru_cache(_CACHED_WORDS)(self._make_lattice)
+        self._lattice = keep_results(self._make_lattice, _CACHED_WORDS)
 
     def sample(self, word: str, uniform: Uniform) -> list[int]:
         """Return the ids of one segmentation of a word."""
-        lattice = (self._lattice if len(word) <= LONGEST_CACHED else self._make_lattice)(word)
+        lattice = self._lattice(word)
         ids: list[int] = []
         end = len(word)
         while end > 0:

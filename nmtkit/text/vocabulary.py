@@ -6,8 +6,9 @@ the text itself may contain.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
@@ -26,13 +27,15 @@ TAG_SIGN = "\ufdd1"
 the text may contain the name of the tag."""
 ADDED = ("<start>", "<delimiter>", "<extract>")
 """Entries at the end of a vocabulary for tasks whose output is a label; no text is split into them."""
-BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 """The entry of a byte, with byte fallback."""
 UNKNOWN_TEXT = " \u2047 "
 """Text that <unk> is decoded to."""
 
-LONGEST_CACHED = 40
-"""Characters of the longest words whose ids are kept: sentences in scripts without blanks would take gigabytes."""
+_LONGEST_KEPT = 40
+"""Characters of the longest words in `keep_results`: sentences in scripts without blanks would take gigabytes."""
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -131,6 +134,12 @@ class Extended:
 
     def to_bytes(self) -> bytes:
         return self.base.to_bytes()
+
+
+def keep_results(of_word: Callable[[str], T], num_words: int) -> Callable[[str], T]:
+    """Return a function of words that keeps its results for the last ``num_words`` short ones."""
+    kept = lru_cache(num_words)(of_word)
+    return lambda word: kept(word) if len(word) <= _LONGEST_KEPT else of_word(word)
 
 
 def label_of(line: str) -> str:

@@ -11,11 +11,10 @@ only the beginnings of words; all but the most frequent characters (about 500 fo
 Google's implementations (tensor2tensor, BERT) also split by longest match.
 """
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain, groupby
 
 import numpy as np
@@ -25,13 +24,14 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
 from nmtkit.text.vocabulary import (
     BLANK_SIGN,
-    LONGEST_CACHED,
+    BYTE_PIECE,
     SPECIAL_PIECES,
     STAND_IN,
     TAG_SIGN,
     UNK,
     UNKNOWN_TEXT,
     ListedPieces,
+    keep_results,
 )
 
 Array = npt.NDArray[np.int64]
@@ -45,7 +45,6 @@ _CACHED_WORDS = 500_000
 """Maximum number of words whose ids are cached."""
 _END = -1
 """Separator of units in the array of all symbols."""
-_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 @cache
@@ -226,12 +225,12 @@ class WordPieces(ListedPieces):
         self._bytes = {
             int(match[1], 16): index
             for index, piece in enumerate(pieces[self.num_special : self.num_special + 256], start=self.num_special)
-            if (match := _BYTE_PIECE.fullmatch(piece))
+            if (match := BYTE_PIECE.fullmatch(piece))
         }
         first = self.num_special + len(self._bytes)
         self.index = {piece: index for index, piece in enumerate(pieces) if index >= first}
         self._longest = max((len(piece) for piece in self.index), default=1)
-        self._kept_ids = lru_cache(_CACHED_WORDS)(self._cut_word)
+        self._ids_of_word = keep_results(self._cut_word, _CACHED_WORDS)
 
     @classmethod
     def learn(cls, lines: Iterable[str], data: DataConfig, tags: Sequence[str] = ()) -> "WordPieces":
@@ -262,9 +261,6 @@ class WordPieces(ListedPieces):
     def encode(self, lines: list[str], threads: int | None = None) -> list[list[int]]:
         """Return the ids of lines; characters without a piece become bytes or the unknown id."""
         return [list(chain.from_iterable(map(self._ids_of_word, line.split(" ")))) if line else [] for line in lines]
-
-    def _ids_of_word(self, word: str) -> list[int]:
-        return self._kept_ids(word) if len(word) <= LONGEST_CACHED else self._cut_word(word)
 
     def _cut_word(self, word: str) -> list[int]:
         return [index for unit in units_of(word) for index in self._cut(unit)]

@@ -14,7 +14,7 @@ import pytest
 from killing import Killer
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.data import training_text
+from nmtkit.data import subword_learning, training_text
 from nmtkit.data.prepare import prepare
 from nmtkit.data.preparer import Preparer
 from nmtkit.data.processes import PRELOADED
@@ -23,7 +23,6 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.run import LOCK_NAME, Run
-from nmtkit.text.tokenizer import Tokenizer
 
 WORDS = ["tree", "house", "sees", "old", "new", "dog", "green", "never", "always", "and"]
 SETTINGS = ["data.valid=7", "cleaning.duplicate_pair=drop", "cleaning.html_entity=fix", "cleaning.max_tokens=40"]
@@ -208,7 +207,7 @@ class TestWhatIsMadeAgain:
             return noted
 
         monkeypatch.setattr(TrainingTextReader, "read", noting("text", TrainingTextReader.read))
-        monkeypatch.setattr(Tokenizer, "learn", noting("subwords", Tokenizer.learn))
+        monkeypatch.setattr(subword_learning, "learn_tokenizer", noting("subwords", subword_learning.learn_tokenizer))
         shards = Preparer._write_shards
         monkeypatch.setattr(Preparer, "_write_shards", noting("shards", shards))
         return made

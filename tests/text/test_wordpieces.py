@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
-from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
+from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK, keep_results
 from nmtkit.text.wordpieces import WordPieces, WordPieceTrainer, count_units, likelihood_gain, units_of
 from tests.forked import outputs_by_hash_seed
 
@@ -37,11 +37,14 @@ def cut(model: WordPieces, line: str) -> list[str]:
     return [model.pieces[index] for index in model.encode([line])[0]]
 
 
-def test_ids_of_very_long_words_are_not_kept() -> None:
-    model = of_pieces("a", "\u2581a")
-    for number in range(20):
-        assert len(model.encode(["a" * (30 + number)])[0]) == 31 + number  # and the beginning of the word
-    assert model._kept_ids.cache_info().currsize == 11  # those of up to 40 characters
+def test_results_of_very_long_words_are_not_kept() -> None:
+    computed: list[int] = []
+    length_of = keep_results(lambda word: computed.append(len(word)) or len(word), 100)
+    model, sizes = of_pieces("a", "\u2581a"), list(range(30, 50))
+    for _ in range(2):
+        assert [length_of("a" * size) for size in sizes] == sizes
+        assert [len(model.encode(["a" * size])[0]) - 1 for size in sizes] == sizes  # and the beginning of the word
+    assert computed == [*sizes, *range(41, 50)]
 
 
 class TestUnits:
