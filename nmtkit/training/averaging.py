@@ -124,6 +124,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
         check_sum(folder, provenance)
     facts = {
         "kind": "average",
+        "resumable": False,
         "average_of": [{"checkpoint": name, "sha256": weights} for name, weights in _sources(folders).items()],
         **({"options": options} if options else {}),
         **{key: provenances[-1][key] for key in _FACTS if key in provenances[-1]},

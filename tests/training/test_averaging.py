@@ -169,6 +169,7 @@ def test_an_average_has_the_settings_and_marks_of_an_average(tmp_path: Path) -> 
     average(folders, tmp_path / "averaged")
     provenance = provenance_of(tmp_path / "averaged")
     assert provenance["kind"] == "average"
+    assert provenance["resumable"] is False
     assert [entry["checkpoint"] for entry in provenance["average_of"]] == ["step-00000010", "step-00000020"]
     sums = [provenance_of(folder)["files"]["model.safetensors"] for folder in folders]
     assert [entry["sha256"] for entry in provenance["average_of"]] == sums
