@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.attention_window import AttentionWindow

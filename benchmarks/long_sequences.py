@@ -26,7 +26,7 @@ def update(name: str, length: int, threads: int) -> dict[str, float]:
     """Make two updates; return the highest memory and the seconds of the second one."""
     import torch
 
-    from nmtkit.config.schema import ModelConfig
+    from nmtkit.config.model_schema import ModelConfig
     from nmtkit.data.batch import batch_of
     from nmtkit.model import attention
     from nmtkit.model.decoder_only import build_model

@@ -36,8 +36,9 @@ import numpy as np
 import torch
 from device_time import device_time, part_of, synchronize
 
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import print_table, set_up
 from nmtkit.data.batching import padding_worth_of, plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter

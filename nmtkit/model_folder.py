@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths, read_lengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError, in_one_line
 from nmtkit.files import (
     follow_umask,

@@ -11,6 +11,7 @@ from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, Noise, corpus_name
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import (
     builtin_recipes,
     changes_that_matter,
@@ -21,7 +22,7 @@ from nmtkit.config.recipe import (
     stored_recipe,
     to_toml,
 )
-from nmtkit.config.schema import EXCLUSIVE_KEYS, SECTIONS, ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.errors import RecipeError
 from tests.conftest import message_of
 

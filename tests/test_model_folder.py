@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from nmtkit import model_folder
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.files import exchange, sha256_of
 from nmtkit.json_toml import write_json

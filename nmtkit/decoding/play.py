@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.console import log, progress
 from nmtkit.data.episodes import Facts, episode_batch, name_of, normalized_states, vector_of
 from nmtkit.errors import DataError, ModelError

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import changes_that_matter, data_changes, differences, to_toml
-from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import log
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import read_manifest

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.lengths import longest_exported_source, longest_translation
 from nmtkit.errors import ModelError
 from nmtkit.model.transformer import position_table

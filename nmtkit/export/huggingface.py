@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.console import progress
 from nmtkit.decoding.lengths import longest_exported_source, longest_translation
 from nmtkit.errors import ModelError

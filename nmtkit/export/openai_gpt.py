@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nmtkit.config.data_schema import LANGUAGE_MODEL
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.weight_files import ImportedModel, checked, pop_tensor, positive_count, read_weights

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.console import log
 from nmtkit.errors import ModelError
 from nmtkit.export.foreign_vocabulary import read_vocabulary

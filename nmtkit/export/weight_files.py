@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import ModelError
 from nmtkit.json_toml import read_json
 from nmtkit.model_folder import load_tensors

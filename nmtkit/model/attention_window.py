@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 
 FEWEST_QUERIES = 64
 """Minimum number of queries per block, so that a small neighbourhood does not lead to many tiny products."""

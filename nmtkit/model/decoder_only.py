@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import ModelError
 from nmtkit.model.trajectory import DecisionTransformer
 from nmtkit.model.transformer import Transformer

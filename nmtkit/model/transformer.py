@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.dropout import Dropout
 from nmtkit.text.vocabulary import BOS, EOS

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmtkit.config.schema import ModelConfig, Recipe
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import Recipe
 from nmtkit.console import amount, duration, with_decimals
 from nmtkit.data.shards import read_manifest, read_report
 from nmtkit.errors import DataError, NmtkitError

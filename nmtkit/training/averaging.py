@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig, read_lengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.console import counted, log
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.workers import Workers

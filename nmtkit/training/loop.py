@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import listed, log
 from nmtkit.data.batch import Batch, make_batch, work_ahead
 from nmtkit.data.batching import plan_of, row_lengths, shares_of

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.console import duration, log
 from nmtkit.data.batch import Batch, LabelBatch
 from nmtkit.data.episodes import EpisodeBatch

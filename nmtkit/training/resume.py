@@ -16,8 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from nmtkit.config.decoding_schema import TrainingLengths, read_lengths
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import changes_that_matter, differences
-from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.console import counted
 from nmtkit.data.changes import changes_since, damaged_files
 from nmtkit.data.shards import read_manifest, sha256_of_ids

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import log
 from nmtkit.distributed.workers import Workers, holding_model
 from nmtkit.errors import DataError, ModelError, NmtkitError, in_one_line

@@ -21,7 +21,8 @@ from torch import Tensor
 from nmtkit.config.corpus_entries import MANY_LANGUAGES
 from nmtkit.config.data_schema import LANGUAGE_MODEL
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig, Recipe
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import Recipe
 from nmtkit.console import log
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model_folder import check_sum, read_description, read_provenance, read_tensors

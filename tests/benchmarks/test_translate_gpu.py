@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer

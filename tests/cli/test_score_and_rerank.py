@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
 

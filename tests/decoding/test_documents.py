@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.file_translation import TranslationJob, as_they_come, translate_file, windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.parts import Written

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore

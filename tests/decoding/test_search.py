@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding import search
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.search import Hypothesis, SearchOptions, beam_search, best_continuations

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.constraints import (
     PhraseProgress,
     ended_words,

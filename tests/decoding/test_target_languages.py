@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.file_translation import TranslationJob
 from nmtkit.decoding.lengths import cut_source
 from nmtkit.decoding.request import TranslationRequest

@@ -15,7 +15,7 @@ import torch
 
 import nmtkit
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.formats import format_output, line_status
 from nmtkit.decoding.lengths import cut_source

@@ -14,7 +14,8 @@ import torch
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig, Recipe
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import Recipe
 from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
 from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator

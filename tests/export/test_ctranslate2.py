@@ -13,7 +13,7 @@ import torch
 from tiny_models import LINES, VALID, VARIANTS, let_end, make_run
 
 from nmtkit.config.decoding_schema import TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export

@@ -23,8 +23,8 @@ from transformers import (
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig
 from nmtkit.data.prepare import prepare
 from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.running_text import Generator, score_text, trained_length

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import AutoTokenizer, M2M100Tokenizer, MarianMTModel, MarianTokenizer, PreTrainedModel
 
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.decoding.forced import ForcedDecoder

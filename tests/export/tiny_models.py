@@ -7,7 +7,7 @@ import torch
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.new_tokenizers import learn_tokenizer

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.attention_weights import AttentionWeights, attention_weights
 from nmtkit.model.transformer import Transformer

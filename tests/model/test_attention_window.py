@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model import attention, attention_window
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.attention_window import AttentionWindow

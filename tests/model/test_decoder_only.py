@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.search import beam_search

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops

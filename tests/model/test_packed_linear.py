@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model import packed_linear as prepared
 from nmtkit.model.packed_layer import encode_with, prepared_layers
 from nmtkit.model.packed_linear import PreparedLinear

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model.attention import MultiHeadAttention
 from nmtkit.model.attention_window import AttentionWindow
 from nmtkit.model.step_attention import ByHead, Folded, SourceMaps

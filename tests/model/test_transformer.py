@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.decoder_only import count_parameters

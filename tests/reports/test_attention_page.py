@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nmtkit.cli.attention import _print_heat_map
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import LoadedModel, load_model

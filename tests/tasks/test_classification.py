@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig
 from nmtkit.data.batch import LabelBatch, batch_of_sequences, make_batch
 from nmtkit.data.batching import plan_of, shares_of
 from nmtkit.data.label_data import LabelData

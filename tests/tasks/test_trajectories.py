@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 from nmtkit.cli.main import app
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import pairs_of_epoch
 from nmtkit.data.episodes import EpisodeBatch, EpisodeData, Facts, episode_batch

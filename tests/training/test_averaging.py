@@ -8,7 +8,7 @@ import torch
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import ModelError
 from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.batch import make_batch, work_ahead
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError
@@ -127,7 +128,8 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.shards import PairData
 from nmtkit.training.loss import compile_cost
 from nmtkit.training.loop import train_updates

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.batching import plan_epoch
 from nmtkit.data.shards import PairData
 from nmtkit.distributed import workers as workers_module
@@ -46,7 +47,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop

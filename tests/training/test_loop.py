@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import plan_epoch, share_update
 from nmtkit.data.shards import PairData, ShardWriter

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.data.batch import Batch, batch_of
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import loss as objective

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig, Recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError

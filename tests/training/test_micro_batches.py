@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted
 from nmtkit.data import batching
 from nmtkit.data.batch import Batch

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
@@ -217,7 +218,8 @@ WORKER = """
 import itertools, json, sys
 from pathlib import Path
 import torch
-from nmtkit.config.schema import ModelConfig, TrainingConfig
+from nmtkit.config.model_schema import ModelConfig
+from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.shards import PairData
 from nmtkit.training import loop
 from nmtkit.training.loss import batch_loss

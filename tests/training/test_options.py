@@ -15,8 +15,9 @@ import torch
 from typer.testing import CliRunner
 
 from nmtkit.cli.main import app
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe, stored_recipe
-from nmtkit.config.schema import ModelConfig, Recipe, TrainingConfig
+from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.json_toml import read_json
