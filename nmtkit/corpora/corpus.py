@@ -264,7 +264,7 @@ class StoredText:
         return str(self.file.path) + (f":{self.member}" if self.member else "")
 
     def __iter__(self) -> Iterator[bytes]:
-        is_own, record = self.file.url is None, self.file.path.with_name(f"{self.file.path.name}.sha256")
+        is_own, record = self.file.url is None, Path(f"{self.file.path}.sha256")
         # A checksum that was recorded at the download would be that of the damaged file.
         again = f"delete it{f' and {record.name}' if record.is_file() else ''} and fetch it again"
         remedy = "name one of these" if is_own else f"it is damaged or another edition: {again}"
