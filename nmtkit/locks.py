@@ -41,7 +41,12 @@ def locked(path: Path, target: Path, command: str, option: str, *, waits: bool =
             holder = file.read(1000).decode("utf-8", errors="replace") or "another process"
             raise NmtkitError(f"{target}: in use by {holder}; wait until it has ended, or use another {option}")
 
-    with open_locked(path, refuse, f"make sure that no other process writes {target}") as file:
+    try:
+        file = open_locked(path, refuse, f"make sure that no other process writes {target}")
+    except OSError as error:
+        error.filename = str(target)  # for the message
+        raise
+    with file:
         try:
             with contextlib.suppress(OSError):  # on a full disk, the lock works without a name in it
                 file.truncate(0)

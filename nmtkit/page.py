@@ -170,7 +170,7 @@ def bars(title: str, series: Mapping[str, Mapping[str, int]]) -> str:
             y = top + 3 + index * 15
             drawn.append(f'<rect class="{colours[name]}" x="{_LABEL}" y="{y}" width="{width:.1f}" height="13"/>')
             drawn.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 11}">{100 * of_series[label]:.1f} %</text>')
-    keys = " ".join(f'<span class="key {colour}">{name}</span>' for name, colour in colours.items())
+    keys = " ".join(f'<span class="key {colour}">{escape(name)}</span>' for name, colour in colours.items())
     return (
         f'<figure class="bars"><figcaption>{escape(title)}. {keys}</figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg></figure>'

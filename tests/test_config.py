@@ -819,6 +819,10 @@ class TestRulesAcrossKeys:
             ),
             ('share_vocab = false\n[model]\narchitecture = "decoder"\nshare_embeddings = "none"\n', ("share_vocab",)),
             ('[model]\ntarget_positions = "restarted"\n', ('"restarted"', 'architecture = "decoder"')),
+            (
+                '[model]\narchitecture = "decoder"\nself_attention = ["local"]\n[decoding]\ncoverage_penalty = 0.2\n',
+                ("coverage_penalty needs a decoder layer with full or compressed self_attention", "set it to 0"),
+            ),
             ('[model]\nself_attention = ["window"]\n', ("attention_window",)),
             (
                 '[model]\narchitecture = "decoder"\npositions = "learned"\nmax_positions = 512\n',

@@ -279,8 +279,10 @@ def main() -> None:
     except NmtkitError as error:
         _fail(str(error))
     except OSError as error:
-        # Of a temporary or lock file, the file that it stands for.
-        file = re.sub(r"(^|/)\.([^/]+)\.(?:nmtkit-tmp-[^/]*|lock)$", r"\1\2", str(error.filename or ""))
+        from nmtkit.files import TEMPORARY_MARK
+
+        # Of a temporary file or folder, the one that it stands for.
+        file = re.sub(rf"\.([^/]+){TEMPORARY_MARK}[^/]*", r"\1", str(error.filename or ""))
         file += ": " * bool(file)
         _fail(f"{file}{error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}")
     except ValueError as error:

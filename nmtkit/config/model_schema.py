@@ -128,6 +128,12 @@ class ModelConfig(Section):
         """True if source and target stand in one sequence."""
         return self.architecture == "decoder"
 
+    @property
+    def sees_source(self) -> bool:
+        """True if a layer of the decoder sees the whole source, so that its attention says what was translated."""
+        kinds = {self.attention_kind(layer) for layer in range(self.decoder_layers)}
+        return not self.is_joined or not kinds.isdisjoint({"full", "compressed"})
+
     def embedding_sizes(self, source_vocab: int, target_vocab: int) -> dict[str, int]:
         """Return the entries of each embedding matrix."""
         if self.has_actions:

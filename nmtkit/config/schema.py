@@ -246,6 +246,11 @@ class Recipe(Section):
                 "seen cannot be predicted"
             )
         has_source = self.data.task_name != LANGUAGE_MODEL
+        if has_source and self.decoding.coverage_penalty and not self.model.sees_source:
+            raise ValueError(
+                "[decoding] coverage_penalty needs a decoder layer with full or compressed self_attention, which sees "
+                "the whole source; set it to 0"
+            )
         if self.model.target_positions == "restarted" and (self.model.head != "none" or not has_source):
             raise ValueError(
                 f'[model] target_positions = "restarted" is for texts with a source, not for [data] task = '

@@ -145,10 +145,8 @@ class Preparer:
         self._valid = list[Pair]()
         self._valid_places = list[str]()  # for messages
         self._valid_directions = list[tuple[str, str]]()  # of each pair
-        where = " on both sides" if self._task.has_source else ""
-        self._no_validation = (
-            f"data.valid: no validation {self._task.example} has text{where}; look at {_names(corpora.valid)}"
-        )
+        where, named = " on both sides" if self._task.has_source else "", _names(corpora.valid or corpora.train)
+        self._no_validation = f"data.valid: no validation {self._task.example} has text{where}; look at {named}"
         entries = recipe.data.corpora("valid")
         for corpus, entry in zip(corpora.valid, entries, strict=True):
             direction = recipe.data.direction(entry)

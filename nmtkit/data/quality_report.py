@@ -67,6 +67,10 @@ class Findings:
             value = state[name]
             setattr(self, name, Counter(value) if name in ("dropped", "counts") else value)
 
+    def begin_corpus(self, name: str) -> None:
+        """Note that the next line is the first one of a corpus."""
+        self.corpora.append((name, self.num_pairs))
+
     def add(self, rule: str, count: int, lines: Sequence[int]) -> None:
         """Count pairs that break a rule; ``lines`` has the first of their numbers, if any (through all corpora).
 

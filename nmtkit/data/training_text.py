@@ -208,8 +208,7 @@ class TrainingTextReader:
                 names = [shown_name(corpus.name) for corpus in corpora]
                 for number, (corpus, name) in enumerate(zip(corpora, names, strict=True)):
                     readers = open_sides(corpus, self._errors)
-                    shown = f"{name} (corpus {number + 1})" if names.count(name) > 1 else name
-                    self._findings.corpora.append((shown, self._findings.num_pairs))
+                    self._findings.begin_corpus(f"{name} (corpus {number + 1})" if names.count(name) > 1 else name)
                     before = self._findings.counts["source_equals_target"]
                     self._read_corpus(number, readers, text, (source, target), advance)
                     self._check_line_count(corpus, *readers)

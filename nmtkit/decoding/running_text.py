@@ -72,8 +72,8 @@ class TextScore:
         """Log a warning if the text ``name`` has unknown tokens, whose probability is that of <unk>."""
         if self.unknown:
             log.warning(
-                "%s: %s of %s tokens are <unk>, whatever their characters; its word perplexity and bits per character "
-                "are too low, and comparable to no other model's",
+                "%s: %s of %s tokens are <unk>, whatever their characters; compare its word perplexity and bits per "
+                "character with no other model's",
                 name, f"{self.unknown:,}", f"{self.tokens + 1:,}",
             )  # fmt: skip
 

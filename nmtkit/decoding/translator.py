@@ -81,9 +81,7 @@ class Translator(Engine):
             else StepDecoder(model, _DTYPES[precision])
             for model in models
         ]
-        self._sees_source = all(
-            decoder.sees_source for decoder in self._decoders if isinstance(decoder, JoinedStepDecoder)
-        )
+        self._sees_source = all(model.config.sees_source for model in models)
         self._reads_no_end = all(isinstance(decoder, JoinedStepDecoder) for decoder in self._decoders)
         self.precision = precision
         self.device = self._device.type
@@ -134,10 +132,8 @@ class Translator(Engine):
         if self.decoding.well_formed and self._well_formed is None:
             raise DataError(f"{self.decoding.WELL_FORMED}: any output of this model is well-formed; remove the setting")
         if (request.attention or self.decoding.coverage_penalty) and not self._sees_source:
-            raise DataError(
-                f"{'an alignment' if request.attention else 'a coverage penalty'} needs a decoder layer that sees the "
-                "whole source, with full or compressed self-attention, and this model has none; leave it out"
-            )
+            refused = "ask for no alignment" if request.attention else "set coverage_penalty = 0"
+            raise DataError(f"no layer of this decoder sees the whole source (self_attention): {refused}")
         if request.sampling is not None and (any(request.required) or request.glossary or request.keep):
             raise DataError("sampling does not support required phrases, terms and spans; use beam search instead")
 

@@ -208,7 +208,7 @@ class _CompressedCache(_Cache):
 class JoinedStepDecoder:
     """A model without encoder for one position at a time, with the interface of `StepDecoder`.
 
-    The attention that is kept is that of the last layer that sees the whole source; `sees_source`: there is one.
+    The attention that is kept is that of the last layer that sees the whole source, if there is one.
     """
 
     def __init__(self, model: DecoderOnly, dtype: torch.dtype | None = None) -> None:
@@ -218,10 +218,6 @@ class JoinedStepDecoder:
         kinds = [model.config.attention_kind(number) for number in range(len(self.layers))]
         sees_all = [number for number, kind in enumerate(kinds) if kind in ("full", "compressed")]
         self._reported = sees_all[-1] if sees_all else None
-
-    @property
-    def sees_source(self) -> bool:
-        return self._reported is not None
 
     def start(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]) -> "JoinedState":
         """Compute the sources, with one hypothesis each; their end symbols, which are counted, are not read."""
@@ -330,7 +326,7 @@ class JoinedState:
             total = weights.sum(1, keepdim=True)
             lengths = self.lengths.repeat_interleave(rows // sentences)[:, None]
             is_source = torch.arange(self.source_width, device=weights.device) <= lengths
-            # A source without tokens, which nothing is seen of, has its end symbol.
+            # Where nothing is seen, as of a source without tokens, all alike; the end symbol is one of them.
             self.attention = torch.where(total > 0, weights / total, is_source / (lengths + 1))
         return of_source.transpose(1, 2).reshape(of_own.shape) + of_own
 

@@ -51,13 +51,13 @@ function axis(values, from, to, log) {
 }
 
 // Draws lines of {run, label, dotted, x, y} into a place, with what is below the pointer in numbers.
-function draw(place, lines, title, log) {
+function draw(place, lines, title, log, named = false) {
   const drawn = lines.filter(line => !shown.hidden.has(line.run)).map(line => ({...line, points: line.x
     .map((x, index) => [x, line.y[index]]).filter(([, y]) => y !== null && (!log || y > 0))}));
   const points = drawn.flatMap(line => line.points);
   place.replaceChildren();
   const legend = add(place, "div", {class: "legend"});
-  if (lines.length > 1) for (const line of drawn) add(legend, "span", {class: `run run-${line.run % CURVES.colours}`},
+  if (named || lines.length > 1) for (const line of drawn) add(legend, "span", {class: `run run-${line.run % CURVES.colours}`},
     line.dotted ? `${line.label} (dotted)` : line.label);
   if (!points.length) return;
   const width = Math.max(place.clientWidth, 240), bottom = HEIGHT - BOTTOM;
@@ -109,7 +109,7 @@ function drawCurves() {
   }
   for (const [kind, title] of [["averages", "averaged checkpoints"], ["returns", "step"]]) {
     for (const [name, lines] of Object.entries(CURVES[kind])) {
-      draw(document.getElementById(`curve-${kind}-${name}`), lines, title, false);
+      draw(document.getElementById(`curve-${kind}-${name}`), lines, title, false, kind === "returns");
     }
   }
 }

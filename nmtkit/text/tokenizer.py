@@ -347,7 +347,7 @@ class Tokenizer:
         tab = TAB if self.task_name == LANGUAGE_MODEL else "\t"
         encoded = self.encode([part.replace("\t", tab) for part in parts], "target")
         unknown = (part for part, ids in zip(parts, encoded, strict=True) if UNK in ids)
-        return [part if part.isprintable() else part.encode("unicode_escape").decode() for part in unknown]
+        return ["".join(map(_printable, part)) for part in unknown]
 
     def entries(self, side: Side) -> list[str]:
         """Return the distinct names of all entries of a vocabulary, in the order of ids."""
@@ -444,6 +444,10 @@ class Tokenizer:
         for side in sorted(self._vocabularies):
             digest.update(side.encode() + self._vocabularies[side].to_bytes())
         return digest.hexdigest()
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def _vocabulary(settings: Mapping[str, Any], side: str, content: bytes) -> Vocabulary:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ from tests.conftest import run_command
         (OSError(errno.ELOOP, "Too many levels of symbolic links", "a\x1b[2Jb"), "a␛[2Jb: Too many levels"),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files; raise the limit (`ulimit -n`)"),
         (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable; end other"),
-        (PermissionError(errno.EACCES, "Permission denied", "a/.b.txt.lock"), "a/b.txt: Permission denied; change the"),
         (PermissionError(errno.EACCES, "Permission denied", "a/.b.nmtkit-tmp-host-7"), "a/b: Permission denied; chan"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/.b.nmtkit-tmp-x-7/c"), "a/b/c: Permission denied; ch"),
         (OSError("an odd file"), "an odd file"),
         (RuntimeError("can't start new thread"), "no more threads can be started; end other processes"),
         (ValueError("embedded null byte"), "the name of a file holds a NUL character"),
@@ -48,10 +49,18 @@ def test_a_file_in_place_of_the_run_folder_is_named(tmp_path: Path) -> None:
 def test_a_file_without_permission_is_an_error_and_no_wrong_usage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text('{"title": "a", "paragraphs": ["a"]}\n')
-    monkeypatch.setattr("os.access", lambda path, mode, **options: False)  # for click; root may read every file
-    outcome = run_command("extract", "--input", tmp_path / "file", "--output", tmp_path / "out")
-    assert (outcome.code, outcome.err) == (0, "")
+    (tmp_path / "file").write_text("text")
+    opened = Path.open
+
+    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "file":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr("os.access", lambda path, mode, **options: False)  # root may read every file
+    monkeypatch.setattr(Path, "open", refusing)
+    outcome = run_command("extract", "--input", tmp_path / "file")
+    assert (outcome.code, outcome.err) == (1, f"error: {tmp_path / 'file'}: may not be read (permission denied)\n")
 
 
 def test_a_user_without_a_name_gets_one_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,3 +195,10 @@ def test_streams_that_are_closed_or_full_end_in_no_traceback(streams: str, code:
     command = f"exec {sys.executable} -m nmtkit corpora {streams}"
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (code, err)
+
+
+@pytest.mark.parametrize("name", [".", "/", ""])
+def test_a_folder_is_no_text(tmp_path: Path, name: str) -> None:
+    (tmp_path / "reference").write_text("a\n")
+    refused = run_command("score", "--hypothesis", name, "--reference", tmp_path / "reference")
+    assert (refused.code, refused.err) == (1, f"error: {name or '.'}: is a folder, not a file\n")

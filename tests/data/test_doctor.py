@@ -716,7 +716,7 @@ def test_hostile_lines_keep_their_numbers_and_text(tmp_path: Path, pairs: list[t
 def test_findings_know_the_corpus_of_a_line() -> None:
     findings = Findings(CleaningConfig(), may_stop=False)
     for name, num_lines in (("empty", 0), ("one", 3), ("none", 0), ("two", 2)):
-        findings.corpora.append((name, findings.num_pairs))
+        findings.begin_corpus(name)
         findings.num_pairs += num_lines
     assert [findings.place(line) for line in range(1, 6)] == [
         ("one", 1),

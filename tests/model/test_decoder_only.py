@@ -183,7 +183,7 @@ def assert_same_by_steps(model: DecoderOnly, batch: Batch, tolerance: float) -> 
         for row, length in enumerate(batch.target_lengths.tolist()):
             if step < length:
                 torch.testing.assert_close(found[row], expected[row, step], rtol=0, atol=tolerance)
-        assert (state.attention is not None) == decoder.sees_source == bool(kinds & {"full", "compressed"})
+        assert (state.attention is not None) == model.config.sees_source == bool(kinds & {"full", "compressed"})
         if state.attention is not None:
             torch.testing.assert_close(state.attention.sum(1), torch.ones(len(rows), dtype=expected.dtype))
         state.select(rows)

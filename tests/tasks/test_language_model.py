@@ -22,7 +22,7 @@ from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.data.windows import WindowData, WindowEpochs, training_data, validation_data
 from nmtkit.decoding.forced import token_log_probs
 from nmtkit.decoding.request import Sampling
-from nmtkit.decoding.running_text import ContinuationScorer, Generator, score_text, token_ids, trained_length
+from nmtkit.decoding.running_text import ContinuationScorer, Generator, TextScore, score_text, token_ids, trained_length
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.json_toml import read_json
@@ -269,6 +269,19 @@ def test_a_language_without_blanks_has_no_perplexity_per_word(
     _score_running_texts(Run(trained), recipe, ["test"], "cpu")
     assert ("word-perplexity" in stored[0]["test"]) == has_words
     assert stored[0]["test"].keys() >= {"nll", "perplexity", "bits-per-character"}
+
+
+def test_unknown_tokens_are_in_the_signature_and_warned_of(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored: list[dict[str, Any]] = []
+    monkeypatch.setattr("nmtkit.pipeline._store", lambda run, scores: stored.append(scores))
+    for unknown in (0, 3):
+        monkeypatch.setattr("nmtkit.pipeline.score_text", lambda *_, n=unknown: TextScore(9.0, 9, 2, 10, n))
+        _score_running_texts(Run(trained), Run(trained).recipe(), ["test"], "cpu")
+    without, with_unknown = (scores["test"]["nll"].signature for scores in stored)
+    assert (with_unknown, "unknown" in without) == (f"{without}|unknown:3", False)
+    assert [message.partition(",")[0] for message in caplog.messages] == ["test: 3 of 10 tokens are <unk>"]
 
 
 def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Path) -> None:

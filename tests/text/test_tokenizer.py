@@ -371,3 +371,9 @@ class TestFiles:
         (tmp_path / "tokenizer.json").write_text("{")
         with pytest.raises(ModelError, match=r"tokenizer\.json: not valid JSON"):
             Tokenizer.load(tmp_path)
+
+
+def test_unknown_words_are_shown_with_only_what_cannot_be_printed_escaped() -> None:
+    data = data_config(subwords="none")
+    tokenizer = learn_tokenizer(data, lambda: iter([("a b", "a b")] * 3))
+    assert tokenizer.unknown_in("a \u0645\u06cc\u200c\u062e") == ["\u0645\u06cc\\u200c\u062e"]

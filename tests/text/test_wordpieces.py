@@ -4,7 +4,9 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.errors import RecipeError
+from nmtkit.text.gpt_bpe import GptBpe
+from nmtkit.text.subword_sampling import BpeDropout, UnigramSampling
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK, keep_results
 from nmtkit.text.wordpieces import WordPieces, WordPieceTrainer, count_units, likelihood_gain, units_of
 from tests.forked import outputs_by_hash_seed
@@ -40,11 +44,34 @@ def cut(model: WordPieces, line: str) -> list[str]:
 def test_results_of_very_long_words_are_not_kept() -> None:
     computed: list[int] = []
     length_of = keep_results(lambda word: computed.append(len(word)) or len(word), 100)
-    model, sizes = of_pieces("a", "\u2581a"), list(range(30, 50))
+    sizes = list(range(30, 50))
     for _ in range(2):
         assert [length_of("a" * size) for size in sizes] == sizes
-        assert [len(model.encode(["a" * size])[0]) - 1 for size in sizes] == sizes  # and the beginning of the word
     assert computed == [*sizes, *range(41, 50)]
+
+
+INDEX = {"\u2581": 0, "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [
+        (lambda: of_pieces("a"), "_cut_word"),
+        (lambda: GptBpe([*SPECIAL_PIECES, "a"], []), "_split_word"),
+        (lambda: BpeDropout(INDEX, [0.0, 0.0], 0.5), "_make_plain_merges"),
+        (lambda: UnigramSampling(INDEX, [-1.0, -1.0], 0.5), "_make_lattice"),
+    ],
+)
+def test_each_kind_keeps_the_results_of_short_words_only(
+    make: Callable[[], Any], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, computed = type(make()), list[str]()
+    own = getattr(kind, method)
+    monkeypatch.setattr(kind, method, lambda self, word: computed.append(word) or own(self, word))
+    model = make()
+    for word in ("aa", "a" * 99) * 2:
+        model.encode([word], None) if hasattr(model, "encode") else model.sample(word, random.random)
+    assert [len(word) > 50 for word in computed] == [False, True, True]
 
 
 class TestUnits:
