@@ -237,7 +237,7 @@ def translate_test_sets(recipe: Recipe, run_dir: Path, device: torch.device) -> 
         source_language, target_language = chosen_languages(recipe.data, direction, translator.tokenizer)
         # As in validation, and as others translate test sets: a line is one source, whatever is in it.
         request = TranslationRequest(source_language=source_language, target_language=target_language, split="never")
-        job = TranslationJob(translator, request)
+        job = TranslationJob(translator, request, place=f"{name}: ")
         title = f"{translator.task.activity} {name}"
         record = partial(run.record_translation, name, made_from)
         translate_file(job, source, output, strict=True, window_lines=_WINDOW_LINES, title=title, record=record)
@@ -261,11 +261,9 @@ def score_run(
         DataError: the run is not prepared, or a translation is missing.
     """
     run = Run(run_dir)
-    if not run.is_prepared():
-        raise DataError(
-            f"{run_dir}: this is not a prepared run (it has no data/manifest.json); run `nmtkit prepare` first"
-        )
     recipe = run.recipe()
+    if not run.is_prepared():
+        raise DataError(f"{run.data}: there is no prepared data here; run `nmtkit prepare` first")
     task = task_of(recipe.data)
     if not (task.has_text and task.has_source) and (resamples is not None or load_comet is not None):
         raise DataError(f"{run_dir}: its model {task.does}; leave out --confidence and --comet")

@@ -150,7 +150,14 @@ class Run:
         return Tokenizer.load(self.tokenizer_folder)
 
     def recipe(self, name: str | None = None) -> Recipe:
-        """Read the stored recipe; its default name is that of the folder."""
+        """Read the stored recipe; its default name is that of the folder.
+
+        Raises:
+            DataError: the folder is missing, or is not that of a run.
+        """
+        if not self.recipe_file.is_file():
+            reason = "not a run (no recipe.toml in it)" if self.folder.is_dir() else "no such folder"
+            raise DataError(f"{self.folder}: {reason}; give the folder that `nmtkit run` wrote")
         return stored_recipe(self.recipe_file, name or self.folder.resolve().name)
 
     def has_recipe(self, recipe: Recipe) -> bool:

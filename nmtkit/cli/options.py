@@ -207,10 +207,14 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
         written, read: options and their files.
 
     Raises:
-        BadParameter: an output is also another file of the command or of stdin, or belongs to a model or run.
+        BadParameter: an output is also another file of the command or of stdin, belongs to a model or run, or has the
+            name of an archive or of XML.
         DataError: an output is a folder.
     """
+    from nmtkit.compression import without_suffix
+    from nmtkit.corpora.archives import is_archive
     from nmtkit.corpora.corpus import local_file
+    from nmtkit.corpora.readers import format_of
     from nmtkit.files import is_stream
 
     seen: dict[Path, str] = {}
@@ -234,6 +238,10 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
                 raise BadParameter(f"{path} is also the file that stdin reads; give another file", param_hint=name)
         if is_written and _belongs_to_model(resolved):
             raise BadParameter(f"{path} belongs to a model or run; give another file", param_hint=name)
+        if is_written and (is_archive(path.name) or format_of(without_suffix(path.name)) in ("sgm", "tmx")):
+            # Every command that reads it would take it for what its name says.
+            message = f"{path.name!r} is the name of an archive or of XML; give another ending"
+            raise BadParameter(message, param_hint=name)
 
 
 def sampling_of(

@@ -137,7 +137,7 @@ class EpisodeData(PairData):
         if not fits or not ends[-1] == len(states) == len(actions) == len(returns):
             raise DataError(f"{folder}: damaged (its files do not belong together); prepare the run again")
         begins, lengths = np.concatenate([[0], ends[:-1]]), np.diff(ends, prepend=0)
-        _check_longest(int(lengths.max()), recipe)
+        _check_length(f"{folder}: episode {numbers[lengths.argmax()]}", int(lengths.max()), recipe)
         self._timesteps = np.arange(ends[-1]) - np.repeat(begins, lengths)
         window = self._facts.window
         if lengths.max() <= window:
@@ -205,10 +205,11 @@ def episode_batch(
     )
 
 
-def _check_longest(steps: int, recipe: Recipe) -> None:
+def _check_length(place: str, steps: int, recipe: Recipe) -> None:
     if steps > recipe.model.max_positions:
         raise DataError(
-            f"[model] max_positions = {recipe.model.max_positions}, but an episode has {steps} steps; raise it"
+            f"{place}: {steps} steps, but model.max_positions = {recipe.model.max_positions}; raise it, or leave the "
+            "episode out"
         )
 
 
@@ -317,7 +318,8 @@ class Episodes:
             if not train:
                 raise DataError("data.best_episodes: all episodes have the same return, so none is among the best")
             log.info("data.best_episodes: learning from %s", counted(len(train), "episode"))
-        _check_longest(max(len(episode.rewards) for episode in (*train, *valid)), self._recipe)
+        longest = max((*train, *valid), key=lambda episode: len(episode.rewards))
+        _check_length(longest.place, len(longest.rewards), self._recipe)
         to_go = [self._returns(episode) for episode in train]
         every = np.concatenate(to_go)
         values = np.unique(every.round(9)).tolist() if self._recipe.model.return_values else []
@@ -347,12 +349,14 @@ class Episodes:
         )  # fmt: skip
         tokenizer = symbol_tokenizer(self._data, states.names, actions.names, asdict(facts))
         tokenizer.save(folder / "tokenizer")
-        pairs = {}
+        pairs, remedy = {}, "correct it, or leave the episode out"
+        if isinstance(self._data.valid, int):
+            remedy = f"data.valid = {self._data.valid} held the episode out; change that number, or {remedy}"
         for role, chosen in (("train", train), ("valid", valid)):
             if not chosen:
                 continue
             pairs[role] = len(chosen)
-            encoded = [(states.encode(episode), actions.encode(episode, is_known=True)) for episode in chosen]
+            encoded = [(states.encode(episode), actions.encode(episode, remedy)) for episode in chosen]
             inputs = np.concatenate([of_states for of_states, _ in encoded])
             outputs = np.concatenate([of_actions for _, of_actions in encoded])
             arrays = {
@@ -427,19 +431,21 @@ class _Column:
             self.names = sorted(names, key=lambda name: (len(name), name))  # by length first: 2 before 10
             self._ids = {name: number for number, name in enumerate(self.names, start=len(SPECIAL_PIECES))}
 
-    def encode(self, episode: Episode, *, is_known: bool = False) -> npt.NDArray:
+    def encode(self, episode: Episode, remedy: str = "") -> npt.NDArray:
         """Return the ids or vectors of an episode.
 
         Args:
-            is_known: a value that is not in the vocabulary is an error, and not the unknown entry.
+            remedy: what to do about a value that is not in the vocabulary, for the message of DataError; empty: it is
+                no error and becomes the unknown entry.
         """
         values, place = getattr(episode, self.key), f"{episode.place}: {self.key}"
         if self.is_vector:
             rows = [vector_of(value, place, len(self.names)) for value in values]
             return np.array(rows, np.float32)
         ids = [self._ids.get(name_of(value, place), UNK) for value in values]
-        if is_known and UNK in ids:
-            raise DataError(f"{place} has {json.dumps(values[ids.index(UNK)])}, which no training episode has")
+        if remedy and UNK in ids:
+            unknown = json.dumps(values[ids.index(UNK)])
+            raise DataError(f"{place} has {unknown}, which no training episode has; {remedy}")
         return np.array(ids, np.int64)
 
 

@@ -144,6 +144,7 @@ class TranslationJob:
         required: phrases that the translation of each line must contain, separated by tabs.
         minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
         kept: number of samples to choose.
+        place: beginning of each warning, such as "test2016: ".
         unread: numbers of the lines reported so far that the model has not read, or only in part, by status.
         unwritten: characters of missing spans, reported so far, that are not in the vocabulary.
     """
@@ -156,6 +157,7 @@ class TranslationJob:
     required: LineConstraints | None = None
     minimum_risk: str | None = None
     kept: int = 1
+    place: str = ""
     doubtful: dict[str, list[int]] = field(default_factory=lambda: {status: [] for status in _DOUBTS})
     unwritten: set[str] = field(default_factory=set)
 
@@ -194,7 +196,7 @@ class TranslationJob:
         if unsatisfied:
             first = f"; the first: {missing[0]!r}" if missing else ""
             lines_named = console.listed(unsatisfied)
-            log.warning("a required prefix, phrase, term or span is missing in %s%s", lines_named, first)
+            log.warning("%sa required prefix, phrase, term or span is missing in %s%s", self.place, lines_named, first)
         self._report_unwritten([text for texts in missing for text in texts.split(" | ")])
 
     def _report_unwritten(self, texts: Sequence[str]) -> None:
@@ -205,15 +207,15 @@ class TranslationJob:
         if unknown := sorted(found - self.unwritten):
             self.unwritten.update(unknown)
             log.warning(
-                "no translation can have these characters, as the vocabulary lacks them and data.byte_fallback is off: "
-                "%s", " ".join(unknown)
+                "%sno translation can have these characters, as the vocabulary lacks them and data.byte_fallback is "
+                "off: %s", self.place, " ".join(unknown)
             )  # fmt: skip
 
     def report_doubtful(self) -> None:
         """Log the lines that were not read to their end, or whose translations may lack text."""
         for status, numbers in self.doubtful.items():
             if numbers:
-                log.warning("%s: %s", _DOUBTS[status], console.listed(numbers))
+                log.warning("%s%s: %s", self.place, _DOUBTS[status], console.listed(numbers))
 
     def _request(self, first_line: int, last_line: int | None) -> TranslationRequest:
         prefixes, required = (

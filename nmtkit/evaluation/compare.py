@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config.recipe import settings_of
-from nmtkit.config.schema import Recipe
 from nmtkit.console import amount, duration, log
 from nmtkit.data.prepare import stored_bleu_tokenizer
 from nmtkit.data.shards import read_manifest
@@ -93,7 +92,7 @@ def compare_runs(
     """
     names = run_names(run_dirs)
     runs = {name: Run(run_dir) for name, run_dir in zip(names, run_dirs, strict=True)}
-    recipes = {name: _recipe(run) for name, run in runs.items()}
+    recipes = {name: run.recipe() for name, run in runs.items()}
     data = next(iter(recipes.values())).data
     task = task_of(data)
     is_one_kind = len({task_of(recipe.data).command for recipe in recipes.values()}) == 1
@@ -167,12 +166,6 @@ def run_names(run_dirs: Sequence[Path]) -> list[str]:
         raise DataError("the same run is given twice; name different runs")
     names = [as_text(run.resolve().name) for run in run_dirs]
     return names if len(set(names)) == len(names) else [as_text(run) for run in run_dirs]
-
-
-def _recipe(run: Run) -> Recipe:
-    if not run.recipe_file.is_file():
-        raise DataError(f"{run.folder}: not a run (no recipe.toml in it)")
-    return run.recipe()
 
 
 def _has_outputs(task: Task) -> bool:

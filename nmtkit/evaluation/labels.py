@@ -167,7 +167,7 @@ def _numbers(lines: Sequence[str], name: str) -> list[float]:
     numbers = []
     for position, line in enumerate(lines, start=1):
         try:
-            numbers.append(float(line))
+            numbers.append(math.nan if "_" in line else float(line))  # float() takes 1_000 for 1000
         except ValueError:
             numbers.append(math.nan)
         if not math.isfinite(numbers[-1]):

@@ -124,8 +124,7 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
         DataError: it is no run, or a file is damaged.
     """
     run = Run(folder)
-    if not run.recipe_file.is_file():
-        raise DataError(f"{folder}: not a run (no recipe.toml in it); give the folder that `nmtkit run` wrote")
+    recipe = run.recipe()
     name = as_text(folder.resolve().name)
     if sum(as_text(other.resolve().name) == name for other in others) > 1:
         name = as_text(folder)
@@ -154,7 +153,7 @@ def read_run(folder: Path, others: Sequence[Path] = ()) -> RunFacts:
     if latest is not None and "cost.json" in files and files["cost.json"]["updates"] < files[str(state)]["step"]:
         files["cost.json"] = training_cost(folder)  # the training has gone on since
     run.warn_of_older_scores()
-    return RunFacts(name, folder, run.recipe(), files, read_metrics(folder), model, state)
+    return RunFacts(name, folder, recipe, files, read_metrics(folder), model, state)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ POST /translate -> TranslateBody -> RequestText -> lines -> TranslationQueue -> 
 """
 
 import dataclasses
+import difflib
 import hmac
 import itertools
 import json
@@ -153,8 +154,7 @@ class Api:
         try:
             body = TranslateBody.model_validate(fields, strict=not is_form)
         except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            raise RequestError(400, f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+            raise RequestError(400, _described(error)) from None
         pairs = [pair for pair in self._directions if body.source in ("auto", pair[0]) and body.target == pair[1]]
         if len(pairs) != 1:
             count = "several models translate" if pairs else "no model translates"
@@ -194,6 +194,20 @@ class Api:
         return [RequestText(*pair, is_html=is_html) for pair in zip(texts, prefixes, strict=True)]
 
 
+def _described(error: ValidationError) -> str:
+    """Return the first fault of a request: the field and what is wrong."""
+    faults = error.errors(include_url=False)
+    name = str(faults[0]["loc"][0])
+    if faults[0]["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, TranslateBody.model_fields, n=1, cutoff=0.5)
+        return f"{name}: unknown field" + (f"; did you mean {near[0]}?" if near else "")
+    # Of a text or a list of texts, pydantic names what each of the two lacks.
+    (*_, place), text = next((fault["loc"], fault["msg"]) for fault in reversed(faults) if fault["loc"][0] == name)
+    if place == "list[str]":
+        return f"{name}: give a text or a list of texts"
+    return f"{name}: {text}" if place == name else f"{name}[{json.dumps(place)}]: {text}"
+
+
 def _fields(request: Request) -> tuple[dict[str, Any], bool]:
     """Return the fields of a request, and whether it is a form, in which all values are text."""
 
@@ -216,6 +230,8 @@ def _fields(request: Request) -> tuple[dict[str, Any], bool]:
             return {name: values if len(values) > 1 else values[0] for name, values in lists.items()}, True
         fields = json.loads(text, object_pairs_hook=without_duplicates, parse_constant=refuse)
         json.dumps(fields, ensure_ascii=False).encode()  # raises an error for half of a surrogate pair
+    except UnicodeEncodeError:
+        raise RequestError(400, "the body is not valid: a text has half of a surrogate pair") from None
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the body is not valid: {error}") from None
     if not isinstance(fields, dict):

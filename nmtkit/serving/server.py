@@ -14,7 +14,7 @@ from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import is_export
 from nmtkit.decoding.engine_choice import load_engine
 from nmtkit.decoding.request import TranslationRequest
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.serving.api import Api, Directions
 from nmtkit.serving.http import HttpServer, Limits
 from nmtkit.serving.translation_queue import TranslationQueue
@@ -34,7 +34,11 @@ def load_directions(
         # Requests may have options that CTranslate2 lacks.
         kind = "torch" if engine == "auto" and not is_export(path) else engine
         refused = ["--precision"] * (precision != "float32")
-        loaded = load_engine([path], kind, {}, refused, precision=precision, device=device, threads=threads)
+        try:
+            loaded = load_engine([path], kind, {}, refused, precision=precision, device=device, threads=threads)
+        except ModelError as error:
+            place = "" if str(path) in str(error) else f"{path}: "
+            raise ModelError(f"{place}{error}") from None
         sources, targets = loaded.tokenizer.source_languages, loaded.tokenizer.target_languages
         for source, target in itertools.product(sources, targets):
             if (source, target) in directions:

@@ -125,6 +125,7 @@ class LabelTask(Task):
 def _is_number(text: str) -> bool:
     """Return whether a text is a number that float32 can hold."""
     try:
-        return abs(float(text)) <= 3.4e38  # False for NaN, too
+        # float() takes 1_000 for 1000, as Python's source code does.
+        return "_" not in text and abs(float(text)) <= 3.4e38  # False for NaN, too
     except ValueError:
         return False

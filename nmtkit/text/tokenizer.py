@@ -172,7 +172,10 @@ class Tokenizer:
         # Without tags, the source is only checked for users; some imported models do not state theirs.
         is_stated = not {MANY_LANGUAGES, "und"} & {*self.source_languages}
         if self._source_tags or (source is not None and is_requested and is_stated):
-            _check_language("source", languages[0], self.source_languages, "--from (source_language)")
+            sources = self.source_languages
+            if len(known) > 1 and not self._source_tags and self.settings["subwords"] != "imported":
+                sources = tuple(dict.fromkeys((*sources, *known)))  # zero-shot: it has read the others as targets
+            _check_language("source", languages[0], sources, "--from (source_language)")
         tag = next(iter(self._their_tags.values()), "")
         _check_language(
             "target", target, known, f"--to (target_language){f', not by {tag} in the text' if tag else ''}"

@@ -830,6 +830,9 @@ class TestGoingOn:
             texts.writestr("a.en", "the cat\n")
         outcome = translate("--input", f"{archive}:a.en", "--output", archive)
         assert outcome.code == 2 and "is also the file of --input" in " ".join(outcome.err.split())
+        for name in ("o.zip", "o.tar.gz", "o.tgz", "o.sgm.gz", "o.xml"):
+            outcome = translate("--input", tmp_path / "in.txt", "--output", tmp_path / name)
+            assert outcome.code == 2 and "is the name of an archive or of XML" in " ".join(outcome.err.split())
         archive.unlink()  # which raises an error if a text has replaced it
         assert (tmp_path / "in.txt").read_text() == "the cat\n"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "link"]

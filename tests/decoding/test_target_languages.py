@@ -95,6 +95,14 @@ def test_a_model_of_one_direction_takes_its_own_language_only(tokenizer: Tokeniz
         translator_of(tokenizer).translate(["The dog"], source_language="fr")
 
 
+def test_zero_shot_sources_are_languages_that_the_model_has_read_as_targets() -> None:
+    bound = tokenizer_of().in_direction("fr", "de", is_requested=True)
+    assert bound.languages == ("de", "fr")
+    assert bound.encode(["x"], "source") == tokenizer_of().in_direction("fr").encode(["x"], "source")
+    with pytest.raises(DataError, match=r'does not know the source language "es"; choose one of en, de, fr'):
+        tokenizer_of().in_direction("fr", "es", is_requested=True)
+
+
 def test_the_request_chooses_the_language_of_a_translation() -> None:
     translator = translator_of(tokenizer_of())
     lines = [source for source, _ in TEXT]

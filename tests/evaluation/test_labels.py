@@ -244,6 +244,7 @@ def test_score_scores_files_of_labels_and_of_numbers(tmp_path: Path) -> None:
     ("gold", "found", "options", "message"),
     [
         (["1", "2"], ["1", "3,5"], ["numbers"], "found, line 2: '3,5' is no number; write one finite number per line"),
+        (["1", "2"], ["1_000", "1"], ["numbers"], "found, line 1: '1_000' is no number"),
         (["1", "2"], ["nan", "1"], ["numbers"], "found, line 1: 'nan' is no number"),
         (["1", ""], ["2", "1"], ["numbers"], "the reference, line 2: '' is no number"),
         (["1", " "], ["2", "1"], ["labels"], "the reference, line 2: no label; write one label per line"),

@@ -284,3 +284,11 @@ def test_a_model_that_changes_before_it_is_loaded_translates_no_test_set(
     with pytest.raises(ModelError, match=r"averaged: has changed since this command began; run it again$"):
         translate_test_sets(RECIPE, run, torch.device("cpu"))
     assert (run / "translations" / "news.txt").read_text() == "b a\n"
+
+
+def test_warnings_about_translations_name_the_test_set(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (run / "translations" / "news.txt").unlink()
+    recipe = RECIPE.model_copy(update={"decoding": DecodingConfig(max_length_offset=1, max_length_ratio=0.0)})
+    translate_test_sets(recipe, run, torch.device("cpu"))
+    assert (run / "translations" / "news.txt").is_file()
+    assert [message for message in caplog.messages if message.startswith("news: the translation is so short")]

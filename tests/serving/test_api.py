@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.serving.server import load_directions
 from nmtkit.serving.texts import spans
 from nmtkit.text.terms import Glossary
@@ -141,6 +141,18 @@ def test_a_model_with_context_reads_the_lines_of_a_text_as_a_document_of_its_own
     with serving(lambda: load_directions([model], "auto", "float32", "cpu", 1)) as server:
         assert server.together([lambda text=text: server.translated(text) for text in texts]) == expected
         assert server.translated(texts) == expected
+
+
+def test_a_model_that_cannot_be_served_is_named(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match=f"^{tmp_path / 'nothing'}: no such folder"):  # named once
+        load_directions([model, tmp_path / "nothing"], "auto", "float32", "cpu", 1)
+
+    def refuse(*arguments: object) -> None:
+        raise ModelError("this model continues text; use `nmtkit generate`")
+
+    monkeypatch.setattr(Translator, "load", refuse)
+    with pytest.raises(ModelError, match=f"^{model}: this model continues text"):
+        load_directions([model], "torch", "float32", "cpu", 1)
 
 
 def test_with_context_subwords_are_aligned_with_those_of_their_own_line(tmp_path: Path) -> None:

@@ -428,9 +428,10 @@ def test_a_byte_order_mark_is_no_part_of_a_number(tmp_path: Path) -> None:
     assert run.tokenizer().decode(LabelData(run.data / "train", run.tokenizer()).ids(0, 0).tolist(), "source") == "a"
 
 
-def test_a_number_that_no_float32_holds_is_refused(tmp_path: Path) -> None:
-    path = write_project(tmp_path, train=("a\nb\n", "1\n1e300\n"), valid=("a\n", "1\n"), test=("a\n", "1\n"))
-    with pytest.raises(DataError, match=r"train.label, line 2: the label '1e300' is no number"):
+@pytest.mark.parametrize("number", ["1e300", "1_000"])
+def test_a_number_that_float32_or_the_field_does_not_write_is_refused(tmp_path: Path, number: str) -> None:
+    path = write_project(tmp_path, train=("a\nb\n", f"1\n{number}\n"), valid=("a\n", "1\n"), test=("a\n", "1\n"))
+    with pytest.raises(DataError, match=f"train.label, line 2: the label '{number}' is no number"):
         prepare(load_recipe(path, ["data.label_type=number"]), tmp_path / "run")
 
 

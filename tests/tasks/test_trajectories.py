@@ -556,7 +556,10 @@ GOOD = {"states": [0, 1], "actions": [0, 1], "rewards": [0, 1]}
         ([{**GOOD, "rewards": [0, "x"]}], "reward 2 is 'x'"),
         ([{**GOOD, "states": [0, [1, 2]]}], r"line 1: states has \[1, 2\], not a whole number or a name; .*vector"),
         ([{**GOOD, "actions": [0, 0.5]}], "line 1: actions has 0.5"),
-        ([{key: value * 9 for key, value in GOOD.items()}], "max_positions = 6, but an episode has 18 steps"),
+        (
+            [{key: value * 9 for key, value in GOOD.items()}],
+            "train.jsonl, line 1: 18 steps, but model.max_positions = 6",
+        ),
         ([], "data.train: there is no episode in .*train.jsonl"),
     ],
 )
@@ -581,8 +584,19 @@ def test_an_action_that_training_lacks_and_a_state_that_it_lacks(tmp_path: Path)
     recipe = load_recipe(
         write_project(tmp_path, *from_files(valid=True), train=[GOOD], valid=[GOOD, {**GOOD, "actions": [0, 7]}])
     )
-    with pytest.raises(DataError, match=r"valid\.jsonl, line 2: actions has 7, which no training episode has"):
+    with pytest.raises(DataError, match=r"valid\.jsonl, line 2: actions has 7, which no training episode has; correct"):
         prepare(recipe, tmp_path / "other")
+    every = [{**GOOD, "actions": [number, number]} for number in range(3)]
+    recipe = load_recipe(write_project(tmp_path, *from_files(), train=every), ["data.valid=1"])
+    with pytest.raises(DataError, match=r"train\.jsonl, line \d: actions has .*; data\.valid = 1 held the epi"):
+        prepare(recipe, tmp_path / "third")
+
+
+def test_an_episode_longer_than_the_positions_is_named(tmp_path: Path) -> None:
+    long = {"states": [0] * 9, "actions": [0] * 9, "rewards": [0] * 8 + [1]}
+    recipe = load_recipe(write_project(tmp_path, *from_files(), train=[GOOD, long]), ["model.max_positions=8"])
+    with pytest.raises(DataError, match=r"train\.jsonl, line 2: 9 steps, but model\.max_positions = 8; raise it, or"):
+        prepare(recipe, tmp_path / "run")
 
 
 def test_vectors_of_another_width(tmp_path: Path) -> None:
@@ -687,7 +701,7 @@ def test_a_validation_corpus_without_episodes(tmp_path: Path) -> None:
 def test_positions_are_enough_for_training_and_play(trained: Path) -> None:
     run = Run(trained)
     fewer = load_recipe(str(run.recipe_file), ["model.max_positions=3"])
-    with pytest.raises(DataError, match="max_positions = 3, but an episode has 4 steps; raise it"):
+    with pytest.raises(DataError, match=r"train: episode \d+: 4 steps, but model\.max_positions = 3; raise it"):
         EpisodeData(run.data / "train", fewer, run.tokenizer())
     loaded, long = load_model(find_model(trained)), "tests.tasks.test_trajectories:Long"
     for timesteps in ("window", "episode"):  # more steps than positions, in sight and in all
