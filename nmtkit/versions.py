@@ -34,11 +34,11 @@ def nmtkit_version(root: Path = Path(__file__).parent.parent) -> str:
     return f"{number}+g{described.stdout.strip()}"
 
 
-_package_version = cache(importlib.metadata.version)  # each reads a file, and every checkpoint names all
+package_version = cache(importlib.metadata.version)  # each reads a file, and every checkpoint names all
 
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
     packages = ("torch", "sentencepiece", "sacremoses", "accelerate", "sacrebleu")
-    others = {name: _package_version(name) for name in packages}
+    others = {name: package_version(name) for name in packages}
     return {"python": platform.python_version(), "nmtkit": nmtkit_version(), **others}

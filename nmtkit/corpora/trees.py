@@ -25,7 +25,8 @@ ROOT = "TOP"
 """The label of a phrase that only holds others; EVALB does not count it."""
 
 _ROOTS = ("", ROOT, "ROOT", "S1")
-_EMPTY = "-NONE-"
+EMPTY = "-NONE-"
+"""The tag of what is not there; DELETE_LABEL_FOR_LENGTH of EVALB: not counted in the length of a sentence."""
 
 TAG_OF_PUNCTUATION = {
     ",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "-": ":", "...": ":",
@@ -33,8 +34,8 @@ TAG_OF_PUNCTUATION = {
 }  # fmt: skip
 """Tags of the Penn Treebank that follow from the word; "'" is punctuation only after "`", else a possessive."""
 
-_DELETED_TAGS = {*TAG_OF_PUNCTUATION.values(), _EMPTY, ROOT}
-"""Tags whose words EVALB deletes."""
+DELETED_TAGS = {*TAG_OF_PUNCTUATION.values(), EMPTY, ROOT}
+"""DELETE_LABEL of EVALB: words of such tags are no words, phrases of such labels no brackets."""
 
 # re.ASCII: a no-break space is part of a word.
 _COMMENT = re.compile(r"\s*(?:[#%;]|\*x\*)", re.ASCII)
@@ -158,7 +159,7 @@ def strip(tree: Tree) -> Tree | None:
                 builder.open[-1][1].extend(children)
             else:
                 builder.end()
-        elif item.tag != _EMPTY:
+        elif item.tag != EMPTY:
             builder.add(item)
     children = builder.open[0][1]
     if len(children) == 1 and isinstance(children[0], Tree):
@@ -224,7 +225,7 @@ def tree_over(sentence: Sequence[str], generated: str) -> Tree:
         elif waiting:
             word = waiting.popleft()
             # Punctuation keeps its tag, and no other word gets one that EVALB deletes.
-            is_tagged = word.tag == UNTAGGED and token not in _DELETED_TAGS
+            is_tagged = word.tag == UNTAGGED and token not in DELETED_TAGS
             builder.add(Word(token, word.text) if is_tagged else word)
     while len(builder.open) > 2:
         builder.end()

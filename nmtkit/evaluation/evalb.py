@@ -9,14 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
-from nmtkit.corpora.trees import Tree, Word, read_trees, right_branching, walk, write
+from nmtkit.corpora.trees import DELETED_TAGS, EMPTY, Tree, Word, read_trees, right_branching, walk, write
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import TaskMetric
 
-DELETED_LABELS = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})
-"""DELETE_LABEL: words of such tags are no words, phrases of such labels no brackets."""
-NO_LENGTH = "-NONE-"
-"""DELETE_LABEL_FOR_LENGTH: does not count in the length of a sentence, unlike punctuation."""
 EQUAL_LABELS = {"PRT": "ADVP"}
 """EQ_LABEL."""
 CUTOFF_LENGTH = 40
@@ -220,11 +216,11 @@ def _read(line: str, name: str, number: int) -> _Sentence:
                 begun.append((_equal(item.label.split("-", 1)[0].split("=", 1)[0]), len(kept)))
             elif item is None:
                 label, start = begun.pop()
-                if start < len(kept) and label not in DELETED_LABELS:
+                if start < len(kept) and label not in DELETED_TAGS:
                     brackets[label, (start, len(kept))] += 1
             else:
-                length += item.tag != NO_LENGTH
-                if item.tag not in DELETED_LABELS:
+                length += item.tag != EMPTY
+                if item.tag not in DELETED_TAGS:
                     kept.append(item)
     return _Sentence(length, kept, brackets)
 
@@ -241,6 +237,6 @@ def right_branching_parses(gold: Sequence[str]) -> list[str]:
     parses = []
     for number, line in enumerate(gold, start=1):
         items = [item for tree in read_trees([line], "the gold trees", number) for item in walk(tree)]
-        sentence = [item for item in items if isinstance(item, Word) and item.tag != NO_LENGTH]
+        sentence = [item for item in items if isinstance(item, Word) and item.tag != EMPTY]
         parses.append(write(right_branching(sentence)) if sentence else "")
     return parses

@@ -29,7 +29,7 @@ from nmtkit.evaluation.scores import Interval, Score
 from nmtkit.tasks.known import task_of
 from nmtkit.text import moses
 from nmtkit.text.scripts import bleu_tokenizer
-from nmtkit.versions import release
+from nmtkit.versions import package_version, release
 
 if TYPE_CHECKING:  # imported on first use, so that commands that score nothing start without them
     import numpy as np
@@ -368,12 +368,7 @@ def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, s
     Args:
         metric: ``chrf2`` or ``sacrebleu`` (with the orders that a short sentence has).
         target_language: selects the tokenizer of ``sacrebleu``.
-
-    Raises:
-        DataError: it is neither.
     """
-    if metric not in ("chrf2", "sacrebleu"):
-        raise DataError(f"{metric!r} cannot score single sentences: use chrf2 or sacrebleu")
     sentence: Any = _build(metric, None, bleu_tokenizer(target_language), Rouge(), of_sentences=True)
     known: dict[str, list[Any]] = {}
 
@@ -419,15 +414,14 @@ def _processing(form: Form, text: str, target_language: str | None) -> tuple[Cal
         # In the order of get_ende_bleu.sh.
         return split(moses.tokenize([moses.replace_unicode_punctuation(line) for line in lines], language))
 
+    sacremoses = f"sacremoses-{package_version('sacremoses')}"
     match form, text:
         case ("plain", "tokenized"):
-            label = f"detokenized-moses-{language}-sacremoses-{moses.version()}"
-            return lambda lines: moses.detokenize(lines, language), label
+            return lambda lines: moses.detokenize(lines, language), f"detokenized-moses-{language}-{sacremoses}"
         case ("tokens", "plain"):
-            return lambda lines: moses.tokenize(lines, language), f"moses-{language}-sacremoses-{moses.version()}"
+            return lambda lines: moses.tokenize(lines, language), f"moses-{language}-{sacremoses}"
         case ("compounds", "plain"):
-            label = f"unicode-punctuation+moses-{language}+compound-split-sacremoses-{moses.version()}"
-            return tokenize_and_split, label
+            return tokenize_and_split, f"unicode-punctuation+moses-{language}+compound-split-{sacremoses}"
         case ("compounds", "tokenized"):
             return split, "compound-split"
     return lambda lines: lines, ""

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -49,7 +49,7 @@ _TEXT_KEYS = ("source_language", "target_language", "text", "subwords", "normali
 
 def export(
     path: Path,
-    to: str,
+    to: Literal["ctranslate2", "huggingface"],
     *,
     quantization: str = "float32",
     output: Path | None = None,
@@ -61,7 +61,6 @@ def export(
 
     Args:
         path: a model folder, a run folder or a checkpoint.
-        to: ctranslate2 or huggingface.
         quantization: one of ctranslate2.QUANTIZATIONS; only for ctranslate2.
         output: folder to write; by default export/<format>[-<quantization>] in ``path``.
         sample_file: text for the check, by default the validation source of the run.
@@ -73,8 +72,6 @@ def export(
         ModelError: the library is not installed, does not support the model, or translates differently.
         DataError: the sample cannot be used, or the folder holds something else.
     """
-    if to not in ("ctranslate2", "huggingface") or (to == "huggingface" and quantization != "float32"):
-        raise ValueError(f"{to!r} in {quantization} is no format: ctranslate2 in one of its types, or huggingface")
     by_ctranslate2 = to == "ctranslate2"
     library = "ctranslate2" if by_ctranslate2 else "transformers"
     (ctranslate2_engine if by_ctranslate2 else huggingface).check_installed()

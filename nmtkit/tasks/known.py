@@ -47,11 +47,8 @@ TASKS: dict[str, Callable[[str], Task]] = {
 """Constructors of the tasks by the value of `data.task`; their argument is the kind of text (`data.text`)."""
 
 
-def task_of(owner: DataConfig | Tokenizer | str, label_type: str = "class") -> Task:
+def task_of(owner: DataConfig | Tokenizer | str) -> Task:
     """Return the task of a recipe's data, of a tokenizer, or of a name or kind of text (`data.text`).
-
-    Args:
-        label_type: `data.label_type`, for a name.
 
     Raises:
         RecipeError: the task, or the kind of text, is unknown.
@@ -63,7 +60,7 @@ def task_of(owner: DataConfig | Tokenizer | str, label_type: str = "class") -> T
     else:
         name, text = owner.task_name, owner.text
     if name in LABEL_KINDS:
-        return LabelTask(name, label_type if isinstance(owner, str) else owner.label_type)
+        return LabelTask(name, "class" if isinstance(owner, str) else owner.label_type)
     if name not in TASKS:
         choices = ", ".join(sorted([*TASKS, *LABEL_KINDS]))
         raise RecipeError(f'data.task = "{name}": no such task; choose one of {choices}')

@@ -21,14 +21,6 @@ _OF_ISO_639_3 = {longer: code for code, longer in (pair.split("-") for pair in _
 """The codes that sacremoses has rules for by those of ISO 639-2 and 639-3."""
 
 
-@cache
-def version() -> str:
-    """Return the installed version of sacremoses, for signatures."""
-    from importlib.metadata import version as installed_version
-
-    return installed_version("sacremoses")
-
-
 def language_code(language: str) -> str:
     """Return the code that selects the rules: ``de`` for ``DE``, ``de-AT``, ``de_CH``, ``deu`` and ``deu_Latn``."""
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]

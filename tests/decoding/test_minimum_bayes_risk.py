@@ -4,7 +4,6 @@ import pytest
 import sacrebleu
 
 from nmtkit.decoding.sampling import by_expected_utility
-from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
 
 
@@ -43,8 +42,3 @@ def test_utilities_are_sacrebleus_sentence_scores(metric: str) -> None:
     texts = ["the dog sleeps", "the dog slept .", "ein Hund", "", "a", "x" * 300, "Straße  \t é"]
     for hypothesis, reference in itertools.permutations(texts, 2):
         assert utility(hypothesis, reference) == scorer.sentence_score(hypothesis, [reference]).score
-
-
-def test_another_metric_is_refused() -> None:
-    with pytest.raises(DataError, match="'ter' cannot score single sentences"):
-        sentence_utility("ter")

@@ -112,9 +112,3 @@ def test_compounds_are_split_as_by_the_perl_line(line: str, split: str) -> None:
 @pytest.mark.parametrize("line", ["rich @-@ text", "rich ##AT##-##AT## text"])
 def test_hyphens_that_are_marked_already_are_split_once(line: str) -> None:
     assert moses.split_compounds(line) == moses.split_compounds("rich-text")
-
-
-def test_version_is_that_of_sacremoses() -> None:
-    import sacremoses
-
-    assert moses.version() == sacremoses.__version__
