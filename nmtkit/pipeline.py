@@ -354,7 +354,8 @@ def score_episodes(recipe: Recipe, run_dir: Path, *, device: str = "auto") -> di
     with optional_write(run.play):
         write_json(run.play, {**found, "best_return_probabilities": best_return_probabilities(played)})
     signature = f"{signature_of(loaded, request)}|version:nmtkit-{release()}"
-    scores = {"success-rate": _share(found, "success_rate", signature)}
+    bar = "" if played[0].bar is None else f"|success:return>={played[0].bar:g}"
+    scores = {"success-rate": _share(found, "success_rate", signature + bar)}
     if "shortest_rate" in found:
         scores["shortest-rate"] = _share(found, "shortest_rate", signature)
     scores["mean-return"] = Score(found["mean_return"], signature)

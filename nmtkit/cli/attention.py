@@ -78,6 +78,8 @@ def command(
     if output is not None and output.suffix not in FORMATS:
         raise BadParameter(f"{output.name!r} must end in one of {', '.join(FORMATS)}", param_hint="--output")
     options.check_files([("--output", output)], [])
+    if "\n" in source or "\n" in (target or ""):
+        raise BadParameter("a sentence has a line break; give one line", param_hint="--source, --target")
     if output is not None and output.suffix == ".html" and (kind or layer or head or word):
         raise BadParameter("a page (.html) shows everything; leave out --kind, --layer, --head and --word")
     loaded = load_model(find_model(model), options.start_device(device, threads))

@@ -248,6 +248,8 @@ def read_episodes(text: StoredText, before: int = 0) -> Iterator[Episode]:
     """
     for number, line in enumerate(LineReader(text, name=text.name), start=1):
         place = f"{text.name}, line {number}"
+        if not line.strip():
+            raise DataError(f"{place}: is empty; remove it, as each line is an episode")
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):

@@ -72,6 +72,7 @@ class Played:
     Attributes:
         total: sum of its rewards.
         is_success, shortest: facts of the environment after its last step; is_shortest: both agree, see `judge`.
+        bar: return that is a success; None if the environment says what is one.
         values: probability of each different return-to-go before each step, if the model predicts them.
     """
 
@@ -81,6 +82,7 @@ class Played:
     is_success: bool = False
     is_shortest: bool | None = None
     shortest: float | None = None
+    bar: float | None = None
     values: list[list[float]] = field(default_factory=list)
 
     @property
@@ -92,6 +94,7 @@ class Played:
         # The best return is a sum, too, so equal returns may differ by rounding.
         is_best = self.total >= best - 1e-9 * max(1.0, abs(best))
         self.is_success = bool(np.all(known.get("is_success", is_best)))
+        self.bar = None if "is_success" in known else best
         if isinstance(known.get("shortest"), Real):
             self.shortest = float(known["shortest"])
             self.is_shortest = self.is_success and len(self.rewards) == self.shortest
@@ -158,7 +161,9 @@ def signature_of(loaded: LoadedModel, request: PlayRequest) -> str:
     if environment == "graph":
         environment = f"{environment}-{facts.environment_seed}"
     if target == "predicted":
-        target = f"{target}|prior:{request.prior:g}|min-probability:{request.min_probability:g}"
+        target = f"predicted|prior:{request.prior:g}|min-probability:{request.min_probability:g}"
+    elif target == "best":
+        target = f"best={facts.best:g}"
     actions = "greedy" if request.is_greedy else "sampled"
     return (
         f"environment:{environment}|episodes:{request.episodes}|target:{target}|actions:{actions}|seed:{request.seed}"

@@ -117,6 +117,11 @@ def compare_runs(
                 f"a model that {task.does} has no outputs of test sets; leave out --metric, --paired, --trials and "
                 "--sentences"
             )
+        for name, recipe in recipes.items():
+            if recipe.data.environment is None:
+                raise DataError(
+                    f"{name} cannot be compared: its recipe names no environment, so it has not been played"
+                )
         if len({(recipe.data.environment, recipe.data.environment_seed) for recipe in recipes.values()}) > 1:
             raise DataError(f"{', '.join(names)} cannot be compared: they were played in different environments")
         for test in compared:

@@ -102,9 +102,12 @@ def rank(example: Example, method: Method, min_words: int = 0) -> Iterator[str]:
         DataError: the example lacks the query or target that the method needs.
     """
     if method == "tf-idf" and not example.query.strip():
-        raise DataError(f'{example.name}: has no "title" or "query", which the method tf-idf needs')
+        raise DataError(
+            f'{example.name}: has no "title" or "query", or an empty one; the method tf-idf needs it, identity and '
+            "textrank do not"
+        )
     if method == "cheating" and not example.target.strip():
-        raise DataError(f'{example.name}: has no "target", which the method cheating needs')
+        raise DataError(f'{example.name}: has no "target", or an empty one, which the method cheating needs')
     long = [paragraph for paragraph in example.paragraphs if len(paragraph.split()) >= min_words]
     paragraphs = long or example.paragraphs
     if method == "sumbasic":

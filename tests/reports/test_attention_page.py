@@ -203,6 +203,7 @@ def test_the_command_shows_one_word_alone(finished: Path) -> None:
         (["--output", "a.html", "--word", "ab"], "leave out --kind, --layer, --head and --word"),
         (["--target", "AB", "--layer", "2"], "1 layer of this kind"),
         (["--target", "AB", "--head", "3"], "2 heads"),
+        (["--target", "A\nB"], "a sentence has a line break"),
     ],
 )
 def test_options_that_do_not_fit_are_usage_errors(finished: Path, options: list[str], message: str) -> None:

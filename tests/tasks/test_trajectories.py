@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -400,8 +401,10 @@ def test_it_learns_to_earn_what_it_is_asked_for(trained: Path) -> None:
     scores = json.loads((trained / "scores.json").read_text(encoding="utf-8"))["episodes"]
     assert scores["mean-return"]["score"] > 2.5
     assert {"success-rate", "mean-return"} == set(scores)
-    signature = "environment:tests.tasks.test_trajectories:Repeat|episodes:1000|target:best|actions:sampled|seed:1|"
+    signature = "environment:tests.tasks.test_trajectories:Repeat|episodes:1000|target:best=4|actions:sampled|seed:1|"
     assert scores["success-rate"]["signature"].startswith(signature)
+    assert scores["success-rate"]["signature"].endswith("|success:return>=4")
+    assert "success" not in scores["mean-return"]["signature"]
     page = report_page([read_run(trained)])
     assert "Steps to success" in page
     assert "never" in page
@@ -521,6 +524,11 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
     models = {str(trained), str(other)}
     names = {*models, *(f"random actions where {name} played" for name in models)}
     assert json.loads(output.read_text(encoding="utf-8"))["models"].keys() == names
+    assert "what is a success" not in result.output
+    harder = with_facts(Run(trained), best=5.0)
+    save_model(other, loaded.model.state_dict(), loaded.model.config, harder, loaded.decoding, {}, loaded.lengths)
+    warned = run_command("play", trained, other, "--environment", REPEAT, "--episodes", "5")
+    assert f"training episodes ({trained}: 4, {other}: 5): compare the mean returns" in warned.err
     single = CliRunner().invoke(app, ["play", str(trained), "--environment", REPEAT, "--episodes", "1"])
     assert single.exit_code == 0 and "±" not in single.output
     predicted = tmp_path / "cost.json"
@@ -551,6 +559,7 @@ GOOD = {"states": [0, 1], "actions": [0, 1], "rewards": [0, 1]}
         ([GOOD, {**GOOD, "rewards": [1]}], r"line 2: states, actions and rewards must be lists .* not 2, 2 and 1"),
         ([{"states": [], "actions": [], "rewards": []}], "line 1: .*of at least 1"),
         ([GOOD, "nonsense\n"], "line 2: not an object of JSON"),
+        ([GOOD, " \n"], "line 2: is empty; remove it"),
         ([GOOD, {"states": [1]}], "line 2: an episode needs the lists"),
         ([{**GOOD, "rewards": [0, float("nan")]}], "line 1: reward 2 is nan, not a finite number"),
         ([{**GOOD, "rewards": [0, "x"]}], "reward 2 is 'x'"),
@@ -784,6 +793,11 @@ def test_runs_are_compared_by_their_stored_scores(trained: Path, tmp_path: Path)
     assert "+1.00" in result.stdout and "no test, as" in result.stdout
     (copy / "scores.json").unlink()
     assert "None that all runs have" in CliRunner().invoke(app, ["compare", str(trained), str(copy)]).stdout
+    recipe = Run(copy).recipe_file
+    stated = re.sub(r"(?ms)^train = \[.*?^\]\n", "", recipe.read_text())
+    recipe.write_text(re.sub("(?m)^environment = .*$", 'train = [{ text = "some.jsonl" }]', stated))
+    refused = run_command("compare", trained, copy)
+    assert refused.code == 1 and f"{copy.name} cannot be compared: its recipe names no environment" in refused.err
 
 
 def test_long_episodes_are_cut(trained: Path) -> None:

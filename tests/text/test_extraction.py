@@ -182,9 +182,9 @@ def test_cheating_counts_the_bigrams_of_the_target() -> None:
 
 
 def test_a_method_without_what_it_compares_with_is_an_error() -> None:
-    with pytest.raises(DataError, match='test: has no "title" or "query", which the method tf-idf needs'):
+    with pytest.raises(DataError, match='test: has no "title" or "query", or an empty one; the method tf-idf needs it'):
         list(rank(example("a", query=" "), "tf-idf"))
-    with pytest.raises(DataError, match='test: has no "target", which the method cheating needs'):
+    with pytest.raises(DataError, match='test: has no "target", or an empty one, which the method cheating needs'):
         list(rank(example("a", target=""), "cheating"))
     assert list(rank(example("a", query="", target=""), "textrank")) == ["a"]
 
