@@ -107,12 +107,12 @@ def command(
     for name, facts, positions in places.values() if random else ():
         where = f" where {name} played" if len(places) > 1 else ""
         played[f"random actions{where}"] = play_at_random(facts, request, positions)
-    bars = {name: each[0].bar for name, each in played.items()}
+    bars = {name: each[0].bar for name, each in played.items() if each[0].bar is not None}
     if len(set(bars.values())) > 1:
         console.log.warning(
             "the environment does not say what is a success, so each model is measured by the best return of its own "
             "training episodes (%s): compare the mean returns, not the success rates",
-            ", ".join(f"{name}: {bar:g}" for name, bar in bars.items() if bar is not None),
+            ", ".join(f"{name}: {bar:g}" for name, bar in bars.items()),
         )
     found = {name: outcome_of(each) for name, each in played.items()}
     rows = []
