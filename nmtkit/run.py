@@ -157,7 +157,7 @@ class Run:
         """
         if not self.recipe_file.is_file():
             reason = "not a run (no recipe.toml in it)" if self.folder.is_dir() else "no such folder"
-            raise DataError(f"{self.folder}: {reason}; give the folder that `nmtkit run` wrote")
+            raise DataError(f"{self.folder}: {reason}; give the folder that `nmtkit run` or `nmtkit prepare` wrote")
         return stored_recipe(self.recipe_file, name or self.folder.resolve().name)
 
     def has_recipe(self, recipe: Recipe) -> bool:

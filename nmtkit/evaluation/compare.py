@@ -117,13 +117,11 @@ def compare_runs(
                 f"a model that {task.does} has no outputs of test sets; leave out --metric, --paired, --trials and "
                 "--sentences"
             )
-        for name, recipe in recipes.items():
-            if recipe.data.environment is None:
-                raise DataError(
-                    f"{name} cannot be compared: its recipe names no environment, so it has not been played"
-                )
-        if len({(recipe.data.environment, recipe.data.environment_seed) for recipe in recipes.values()}) > 1:
-            raise DataError(f"{', '.join(names)} cannot be compared: they were played in different environments")
+        played = {(recipe.data.environment, recipe.data.environment_seed) for recipe in recipes.values()}
+        if len(played) > 1:
+            unplayed = [name for name, recipe in recipes.items() if recipe.data.environment is None]
+            reason = f"the recipe of {unplayed[0]} names no environment" if unplayed else "their environments differ"
+            raise DataError(f"{', '.join(names)} cannot be compared: {reason}")
         for test in compared:
             _same_test_set(runs, test)
         scores, tests = _stored_scores(runs, tests), []

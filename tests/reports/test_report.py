@@ -454,7 +454,8 @@ class TestCommand:
         assert "data-attention=" not in compared
 
     def test_what_is_no_run_is_one_line(self, tmp_path: Path) -> None:
-        told = f"error: {tmp_path}: not a run (no recipe.toml in it); give the folder that `nmtkit run` wrote\n"
+        wanted = "give the folder that `nmtkit run` or `nmtkit prepare` wrote"
+        told = f"error: {tmp_path}: not a run (no recipe.toml in it); {wanted}\n"
         assert run_command("report", tmp_path, "--quiet") == (1, "", told)
         assert list(tmp_path.iterdir()) == []
 

@@ -797,7 +797,7 @@ def test_runs_are_compared_by_their_stored_scores(trained: Path, tmp_path: Path)
     stated = re.sub(r"(?ms)^train = \[.*?^\]\n", "", recipe.read_text())
     recipe.write_text(re.sub("(?m)^environment = .*$", 'train = [{ text = "some.jsonl" }]', stated))
     refused = run_command("compare", trained, copy)
-    assert refused.code == 1 and f"{copy.name} cannot be compared: its recipe names no environment" in refused.err
+    assert refused.code == 1 and f"the recipe of {copy.name} names no environment" in refused.err
 
 
 def test_long_episodes_are_cut(trained: Path) -> None:
