@@ -349,8 +349,11 @@ class Tokenizer:
         parts = sorted(set(text.split() if self.settings["subwords"] == "none" else text) - {" ", "\n"})
         tab = TAB if self.task_name == LANGUAGE_MODEL else "\t"
         encoded = self.encode([part.replace("\t", tab) for part in parts], "target")
-        unknown = (part for part, ids in zip(parts, encoded, strict=True) if UNK in ids)
-        return ["".join(map(_printable, part)) for part in unknown]
+        return [
+            "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in part)
+            for part, ids in zip(parts, encoded, strict=True)
+            if UNK in ids
+        ]
 
     def entries(self, side: Side) -> list[str]:
         """Return the distinct names of all entries of a vocabulary, in the order of ids."""
@@ -447,10 +450,6 @@ class Tokenizer:
         for side in sorted(self._vocabularies):
             digest.update(side.encode() + self._vocabularies[side].to_bytes())
         return digest.hexdigest()
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def _vocabulary(settings: Mapping[str, Any], side: str, content: bytes) -> Vocabulary:
