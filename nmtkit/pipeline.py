@@ -262,8 +262,7 @@ def score_run(
     """
     run = Run(run_dir)
     recipe = run.recipe()
-    if not run.is_prepared():
-        raise DataError(f"{run.data}: there is no prepared data here; run `nmtkit prepare` first")
+    run.check_prepared()
     task = task_of(recipe.data)
     if not (task.has_text and task.has_source) and (resamples is not None or load_comet is not None):
         raise DataError(f"{run_dir}: its model {task.does}; leave out --confidence and --comet")

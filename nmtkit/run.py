@@ -135,6 +135,11 @@ class Run:
     def is_prepared(self) -> bool:
         return self.manifest.is_file()
 
+    def check_prepared(self) -> None:
+        """Raise DataError if the run has no prepared data."""
+        if not self.is_prepared():
+            raise DataError(f"{self.data}: there is no prepared data here; run `nmtkit prepare` first")
+
     def is_trained(self) -> bool:
         """Return whether training has written a checkpoint or resume state; the data must not change any more."""
         return self.checkpoints_folder.is_dir() or self.resume_folder.is_dir()
@@ -145,8 +150,7 @@ class Run:
         Raises:
             DataError: the run has not been prepared.
         """
-        if not self.is_prepared():
-            raise DataError(f"{self.data}: there is no prepared data here; run `nmtkit prepare` first")
+        self.check_prepared()
         return Tokenizer.load(self.tokenizer_folder)
 
     def recipe(self, name: str | None = None) -> Recipe:

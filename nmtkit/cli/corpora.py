@@ -39,6 +39,7 @@ def command(
     else:
         names = set_names() if sacrebleu else list(catalogue())
         entries = [entry for key in names if (entry := find_entry(key)) is not None]
+    languages = languages.lower() if languages else None  # as all codes of the catalogue are
     pairs = [tuple(languages.split("-")), tuple(reversed(languages.split("-")))] if languages else None
     shown = [entry for entry in entries if pairs is None or any(pair in entry.texts for pair in pairs)]
     if not shown:

@@ -34,7 +34,7 @@ from nmtkit.files import write_text
 
 PEER_LOST = 75
 """Exit code of a process of `launch` that ended because another process was lost; `launch` reports the loss."""
-GOING_ON = "; the same command goes on from what was saved"
+GOING_ON = "; the same command goes on from the last save, if there was one"
 """End of the message about a lost process."""
 _STARTING_TIMEOUT = timedelta(minutes=30)
 """Time limit for the processes to meet, and for an exchange; the heartbeat detects a lost process sooner."""

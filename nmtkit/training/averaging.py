@@ -72,6 +72,8 @@ def choose_checkpoints(
     run = Run(run_dir)
     available = run.checkpoints()
     if not available:
+        if not run.folder.is_dir():
+            raise ModelError(f"{run_dir}: no such folder; give that of a trained run")
         raise ModelError(f"{run_dir}: there are no checkpoints here; run `nmtkit train` first")
     if best is not None:
         chosen = run.best_checkpoints(best)

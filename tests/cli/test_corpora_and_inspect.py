@@ -26,7 +26,7 @@ class TestCorpora:
 
     def test_a_pair_of_languages_chooses_in_either_direction_and_counts_its_own_files(self) -> None:
         forth, back = (
-            json.loads(run_command("corpora", "--languages", pair, "--json").out) for pair in ("en-vi", "vi-en")
+            json.loads(run_command("corpora", "--languages", pair, "--json").out) for pair in ("en-vi", "VI-en")
         )
         assert (
             [entry["name"] for entry in forth]

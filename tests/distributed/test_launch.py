@@ -48,7 +48,7 @@ def test_a_process_that_notices_no_signal_is_ended_a_while_after_the_others(monk
         ([143, PEER_LOST], 143, ""),  # process 1 had begun to listen, and lost process 0, which had not
         ([-signal.SIGTERM, PEER_LOST], 143, ""),
         ([130, -signal.SIGABRT], 130, ""),
-        ([PEER_LOST, 143], 143, "error: stopped by a signal; the same command goes on from what was saved"),
+        ([PEER_LOST, 143], 143, "error: stopped by a signal; the same command goes on from the last save"),
         ([130, 130], 130, ""),  # it came after another one
         ([143, -signal.SIGKILL], 137, "error: process 1 of 2 was killed by SIGKILL"),
         ([1, PEER_LOST], 1, ""),

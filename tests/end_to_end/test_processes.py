@@ -107,8 +107,8 @@ def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path
         assert process.wait(300) == 128 + signal.SIGKILL
     errors = [line for line in log.read_text().splitlines() if line.startswith(("error", "Traceback"))]
     assert errors == [
-        "error: process 1 of 2 was killed by SIGKILL, perhaps for want of memory; the same command goes on from what "
-        "was saved"
+        "error: process 1 of 2 was killed by SIGKILL, perhaps for want of memory; the same command goes on from the "
+        "last save, if there was one"
     ]
 
 

@@ -128,6 +128,8 @@ def test_more_checkpoints_than_there_are_is_refused(runs: dict[str, Path], choic
 def test_a_run_without_checkpoints_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="there are no checkpoints here; run `nmtkit train` first"):
         choose_checkpoints(tmp_path)
+    with pytest.raises(ModelError, match=r"missing: no such folder; give that of a trained run$"):
+        choose_checkpoints(tmp_path / "missing")
 
 
 # ---- the average
