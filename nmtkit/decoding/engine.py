@@ -418,7 +418,8 @@ class Engine(ABC):
 
     def _with_context(self, segments: Sequence[Segment], longest: int) -> list[Segment]:
         """Return the segments of the lines, each after those before it in its document that fit."""
-        limit = max(longest, (self.lengths and self.lengths.longest_sequence) or 0)
+        # As `ForcedDecoder` does: no longer than in training, even where a single source may be.
+        limit = (self.lengths and self.lengths.longest_sequence) or longest
         limit = min(limit, self._max_tokens or limit)
         rows, separator = [[segment.ids] for segment in segments], self.tokenizer.separator_id("source")
         found = contexts(rows, self.tokenizer.context, [separator], [limit])

@@ -218,20 +218,23 @@ class Workers:
         return total.to(tensor.device)
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replace every gradient by its sum over all processes, in one exchange; missing gradients count as zeros.
+        """Replace every gradient by its sum over all processes, in one exchange.
 
-        The gradients become views of one flat tensor, which is kept for the next update.
+        A missing gradient counts as zeros; one that every process lacks stays missing, as the optimizer passes over
+        such a parameter and weight decay does not shrink it. The gradients become views of one flat tensor, which is
+        kept for the next update.
         """
         if self.num_processes == 1:
             return
-        dtype, size = parameters[0].dtype, sum(parameter.numel() for parameter in parameters)
+        sizes = [parameter.numel() for parameter in parameters]
+        dtype, size = parameters[0].dtype, sum(sizes) + len(sizes)
         flat = self._flat.get((dtype, size))
         if flat is None:
             flat = self._flat[dtype, size] = torch.empty(size, dtype=dtype, device=parameters[0].device)
-        parts = [
-            part.view_as(parameter)
-            for part, parameter in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True)
-        ]
+        *parts, present = flat.split([*sizes, len(sizes)])
+        parts = [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+        has_gradient = [parameter.grad is not None for parameter in parameters]
+        present.copy_(torch.tensor(has_gradient), non_blocking=True)
         for part, parameter in zip(parts, parameters, strict=True):
             if parameter.grad is None:
                 part.zero_()
@@ -240,8 +243,10 @@ class Workers:
             parameter.grad = None
         with self._exchanging():
             torch.distributed.all_reduce(flat)
-        for part, parameter in zip(parts, parameters, strict=True):
-            parameter.grad = part
+        if not all(has_gradient):  # else there is no need to wait for the device
+            has_gradient = present.bool().tolist()
+        for part, parameter, is_present in zip(parts, parameters, has_gradient, strict=True):
+            parameter.grad = part if is_present else None
 
     def gather(self, values: list[Any]) -> list[Any]:
         """Return the lists of all processes, joined in the order of ranks, the same on each."""

@@ -309,6 +309,17 @@ def test_context_gives_way_where_a_sequence_would_be_too_long() -> None:
     assert segments[-1].ids[: segments[-1].context].count(translator.tokenizer.separator_id("source")) == 2
 
 
+def test_context_makes_no_sequence_longer_than_any_in_training_though_a_source_may_be() -> None:
+    usual, longer = translator_of("source"), translator_of("source")
+    usual.lengths = LENGTHS.model_copy(update={"longest_sequence": 20})
+    # As a run has them that began with the weights of a model of longer sources.
+    longer.lengths = usual.lengths.model_copy(update={"longest_source": 200})
+    expected = usual._segments(SENTENCES, TranslationRequest())
+    assert {bool(segment.context) for segment in expected} == {False, True}
+    for translator, request in ((longer, TranslationRequest()), (usual, TranslationRequest(max_source_tokens=100))):
+        assert translator._segments(SENTENCES, request) == expected
+
+
 def test_the_sentences_of_a_line_are_context_of_each_other_as_lines_are() -> None:
     translator, request = translator_of("source"), TranslationRequest(attention=True)
     by_line = translator._segments(SENTENCES, request)
