@@ -231,6 +231,12 @@ def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, manifest: di
         )
 
 
+def search_changes(saved: dict[str, Any], recipe: Recipe) -> list[str]:
+    """Return the keys of [decoding] whose change since a resume state makes validation BLEU that of another search."""
+    changes = differences(Recipe.model_validate(saved["recipe"]).decoding, recipe.decoding)
+    return [f"decoding.{change}" for change in changes if not change.startswith("average_last ")]
+
+
 def _refuse_checkpoints(run: Run, recipe: Recipe, fingerprint: str) -> None:
     """Raise NmtkitError for models; only the first checkpoint of an unfinished training with these settings may stay.
 

@@ -49,6 +49,7 @@ from nmtkit.training.resume import (
     lengths_seen,
     remove_old_checkpoints,
     resume,
+    search_changes,
     start_from_model,
 )
 from nmtkit.training.state import Progress, TrainingState, execution_facts
@@ -147,6 +148,7 @@ class _Session:
                     raise NmtkitError(f"{recipe.training.init}: changed while the training started; start it again")
         self._lengths = lengths_seen(recipe, manifest, saved)
         before = saved or {"unfinished": None, "validated": False, "checkpointed": False, "meter": {}}
+        self._search_changes = search_changes(saved, recipe) if saved else []
         self._origin = {  # of checkpoints and resume states
             "run": recipe.name,
             **execution_facts(workers),
@@ -183,6 +185,9 @@ class _Session:
             lasting = training.model_copy(update={"patience_epochs": None, "patience_validations": None})
             if limit is None and progress.reason_to_stop(lasting) is None:
                 self._settle()
+            if limit is None and training.validate_bleu and self._search_changes:
+                text = "from update %d on, validation BLEU is that of another search (changed: %s)"
+                log.warning(text, progress.step + 1, ", ".join(self._search_changes))
             if self._workers.is_main:
                 self._run.store_recipe(self._recipe)
             # From here on time and energy count: what was tried before is no part of the training.
