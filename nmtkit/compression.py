@@ -19,6 +19,9 @@ from nmtkit.errors import DataError
 KINDS = {".gz": "gzip", ".tgz": "gzip", ".xz": "xz", ".txz": "xz", ".bz2": "bzip2", ".zst": "zstd"}
 """Compression formats by suffix."""
 
+BEGINNINGS = {b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\x03\x04": "zip"}
+"""Formats by their first bytes, which no text has; those of bzip2, `BZh`, can be text."""
+
 MAX_EXPANSION = 500
 EXPANSION_FREE_BYTES = 1 << 22
 """Output bytes from which the output may be at most MAX_EXPANSION times the input; text reaches 5, rarely 20. The limit

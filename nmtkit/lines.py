@@ -1,6 +1,7 @@
 """Lines of text files, plain or compressed.
 
 Text is split into lines at ``\\n`` only: U+2028, U+0085, form feeds and lone carriage returns stay inside their line.
+A text without any ``\\n`` but several carriage returns is refused, as old programs for the Mac write it.
 """
 
 import codecs
@@ -10,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, cast
 
-from nmtkit.compression import DAMAGED, decompressed, kind_of
+from nmtkit.compression import BEGINNINGS, DAMAGED, decompressed, kind_of
 from nmtkit.errors import DataError
 from nmtkit.files import open_plain, write_atomically
 
@@ -84,9 +85,12 @@ class LineReader:
                 ) from None
 
     def _text_of(self, raw: bytes) -> str:
-        raw = raw.removesuffix(b"\n")
+        has_end, raw = raw.endswith(b"\n"), raw.removesuffix(b"\n")
         if self.num_lines == 1:
-            refuse_utf16(raw, self.name)
+            refuse_binary(raw, self.name)
+            # A line end anywhere, or a single carriage return, and it is text with carriage returns within a line.
+            if not has_end and raw.count(b"\r") > 1:
+                raise DataError(f"{self.name}: only carriage returns end its lines; convert it with `tr '\\r' '\\n'`")
             self.has_byte_order_mark = raw.startswith(codecs.BOM_UTF8)
             raw = raw.removeprefix(codecs.BOM_UTF8)
         if raw.endswith(b"\r"):
@@ -105,8 +109,14 @@ class LineReader:
             return raw.decode("utf-8", errors=self._errors)
 
 
-def refuse_utf16(line: bytes, name: str) -> None:
-    """Raise DataError if the first line of a text is UTF-16: with a byte-order mark, or each other byte is NUL."""
+def refuse_binary(line: bytes, name: str) -> None:
+    """Raise DataError if the first line of a text is that of compressed data or of UTF-16.
+
+    UTF-16 has a byte-order mark, or each other byte is NUL.
+    """
+    for beginning, kind in BEGINNINGS.items():
+        if line.startswith(beginning):
+            raise DataError(f"{name}: holds {kind} data and no text; decompress it, or give it the ending of its kind")
     # Whole code units: in UTF-16 with the high byte first, one byte of the line end is left in the line.
     begin = line[: min(200, len(line) & ~1)]
     has_mark = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))

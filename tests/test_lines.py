@@ -2,7 +2,9 @@
 
 import gzip
 import io
+import lzma
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,25 @@ class TestLines:
         reader = LineReader(path)
         assert list(reader) == ["a", "b", "c\rd", "e\r", ""]
         assert (reader.num_lines, reader.carriage_returns) == (5, 4)
+
+    @pytest.mark.parametrize("errors", ["strict", "replace", "surrogateescape"])
+    def test_lines_that_only_carriage_returns_end_are_refused(self, tmp_path: Path, errors: Any) -> None:
+        path = tmp_path / "text"
+        for content in (b"a\rb\r", b"a\rb\rc", b"\r\r"):
+            path.write_bytes(content)
+            with pytest.raises(DataError, match=r"text: only carriage returns end its lines; convert it with `tr "):
+                list(LineReader(path, errors=errors))
+        for content in (b"a\rb\rc\n", b"a\rb", b"a\r", b"x\na\rb\rc"):
+            path.write_bytes(content)
+            assert list(LineReader(path, errors=errors))[-1].startswith("a")
+
+    @pytest.mark.parametrize(("compress", "kind"), [(gzip.compress, "gzip"), (lzma.compress, "xz")])
+    def test_compressed_data_without_the_ending_is_recognised(
+        self, tmp_path: Path, compress: Callable[[bytes], bytes], kind: str
+    ) -> None:
+        (tmp_path / "text").write_bytes(compress(b"Ein Haus.\n"))
+        with pytest.raises(DataError, match=rf"text: holds {kind} data and no text; decompress it, or give it the end"):
+            list(LineReader(tmp_path / "text"))
 
     @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le"])
     @pytest.mark.parametrize("errors", ["strict", "replace", "surrogateescape"])

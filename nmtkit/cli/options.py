@@ -207,8 +207,8 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
         written, read: options and their files.
 
     Raises:
-        BadParameter: an output is also another file of the command or of stdin, belongs to a model or run, or has the
-            name of an archive or of XML.
+        BadParameter: a file is -; or an output is also another file of the command or of stdin, belongs to a model or
+            run, or has the name of an archive or of XML.
         DataError: an output is a folder.
     """
     from nmtkit.compression import without_suffix
@@ -221,6 +221,9 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
     for name, path in [*read, *written]:
         if path is None or is_stream(path):
             continue  # such as /dev/null
+        if str(path) == "-":
+            stream = "stdout" if (name, path) in written else "stdin"
+            raise BadParameter(f"- is no file name here; for {stream} give /dev/{stream}", param_hint=name)
         is_written = (name, path) in written
         if path.is_dir():
             if is_written:

@@ -104,6 +104,13 @@ def command(
         facts = Facts.of(loaded.tokenizer)
         place = request.environment or facts.environment, facts.environment_seed
         places.setdefault(place, (str(model), facts, loaded.model.config.max_positions))
+        if facts.environment not in (None, place[0]):
+            console.log.warning("%s: learned in %s, and plays in %s", model, facts.environment, place[0])
+    if len(places) > 1:
+        console.log.warning(
+            "the models play in different environments, so do not compare their figures: %s",
+            ", ".join(f"{name} in {place} of seed {seed}" for (place, seed), (name, *_) in places.items()),
+        )
     for name, facts, positions in places.values() if random else ():
         where = f" where {name} played" if len(places) > 1 else ""
         played[f"random actions{where}"] = play_at_random(facts, request, positions)

@@ -66,6 +66,9 @@ def read_texts(
     for option, paths in (("--hypothesis", hypotheses), ("--reference", references)):
         if len(set(paths)) < len(paths):
             raise DataError(f"the same file is given twice as {option}; give each once")
+    for path in hypotheses:
+        if any(path.resolve() == reference.resolve() for reference in references):
+            console.log.warning("%s is the hypothesis and a reference, so its scores say nothing", path)
     systems = {as_text(path): _lines(path) for path in hypotheses}
     sources = None if source is None else _lines(source)
     named = {str(path): _lines(path) for path in references}

@@ -183,8 +183,8 @@ def local_corpus(
     if sides[0] == sides[1]:
         raise DataError(
             f"{source}: source and target are the same text of one file, so every line would be its own translation; "
-            "name a file for each side, or the columns of a table (source_column, target_column); text without a "
-            'source is for data.task = "language-model"'
+            "name a file for each side, or the columns of a table with tabs (source_column, target_column); text that "
+            'has no source is for data.task = "language-model"'
         )
     # In a shared column, the model would read a part of what it has to write.
     shared = {*sides[0].part.split(",")} & {*sides[1].part.split(",")}

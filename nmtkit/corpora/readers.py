@@ -26,7 +26,7 @@ from typing import cast
 
 from nmtkit.corpora.trees import read_trees, strip, words, write
 from nmtkit.errors import DataError
-from nmtkit.lines import refuse_utf16
+from nmtkit.lines import refuse_binary
 
 MAX_LINE_BYTES = 1 << 26
 MAX_DOCUMENT_BYTES = 1 << 28
@@ -65,7 +65,7 @@ _NAMED_ENTITIES = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos
 def read_segments(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[bytes]:
     """Yield the text of each ``<seg>`` as one line; an empty segment gives an empty line. Comments are left out."""
     content = _document(stream, name)
-    refuse_utf16(content[:200], name)
+    refuse_binary(content[:200], name)
     commented = content.rfind(b"-->") + 3  # up to there, every comment is closed, so that the search takes linear time
     content = _COMMENT.sub(b"", content[:commented]) + content[commented:]
     if re.search(rb"<src[\s>]", content) and re.search(rb"<(ref|hyp)[\s>]", content):
@@ -133,7 +133,7 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
     last = max(columns)
     for number, line in enumerate(read_plain(stream, part, name), start=1):
         if number == 1:
-            refuse_utf16(line, name)  # whole, as `LineReader` sees the columns only
+            refuse_binary(line, name)  # whole, as `LineReader` sees the columns only
         # Byte-order mark and carriage return stay only at the ends of the text, where `LineReader` removes them.
         mark = codecs.BOM_UTF8 if number == 1 and line.startswith(codecs.BOM_UTF8) else b""
         row = line.removeprefix(mark).removesuffix(b"\n")
@@ -145,7 +145,7 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
         elif line.strip(b"\r\n"):
             raise DataError(
                 f"{name}, line {number}: has {len(cells)} column{'s' if len(cells) > 1 else ''}, not {last}; correct "
-                "the line, or state other columns (source_column, target_column)"
+                "the line (columns stand apart by tabs), or state other columns (source_column, target_column)"
             )
         else:
             yield b"\n"

@@ -69,6 +69,8 @@ def inspect_pair(
     tokenizer = run.tokenizer()
     if not task_of(tokenizer).has_text:
         raise DataError(f"{run_dir}: its data are episodes and no text; read their files, or {run.data}/train/*.npy")
+    if part == "valid" and not run.valid_data.is_dir():
+        raise DataError(f"{run_dir}: the run has no validation data (data.valid)")
     data = PairData(run.train_data if part == "train" else run.valid_data)
     described = [entry for entry in read_manifest(run.data)["corpora"] if entry["role"] == part]
     if not described:  # held-out validation pairs belong to no validation corpus

@@ -328,6 +328,10 @@ def check_given_tokenizer(tokenizer: Tokenizer, data: DataConfig) -> None:
                 f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
                 "or take the recipe of its run as base"
             )
+    size, usual = max(own["vocab_sizes"].values()), DataConfig.model_fields["vocab_size"].default
+    if data.vocab_size not in (size, usual) and own["subwords"] in ("bpe", "unigram", "wordpiece"):
+        text = "data.vocab_size = %d has no effect: the tokenizer of %s has %d entries"
+        log.info(text, data.vocab_size, data.tokenizer, size)
     known_tags = tokenizer.settings.get("source_prefixes", ())
     for tag in data.source_prefixes:
         if tag not in known_tags:

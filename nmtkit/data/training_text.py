@@ -310,6 +310,8 @@ class TrainingTextReader:
         Validation comes first, so its pairs do not depend on data.test.
         """
         states, directions = np.frombuffer(text.states, np.uint8), self._data.held_out_directions
+        if not ((states & (SPOOLED | LEFT_OUT)) == SPOOLED).any():
+            return {}  # the caller reports that nothing is left
         # Pairs that are held out for validation are left out by then; those of validation corpora may be in the text.
         pairs = [(0, *held_out_sides(self._data, source, target)) for source, target in self._valid]
         taken = PairFile.rows(pairs, without_moses(self._data.normalize), ([b""] * len(pairs), [b""] * len(pairs)))

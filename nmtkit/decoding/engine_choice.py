@@ -8,6 +8,7 @@ Neither torch nor CTranslate2 is imported before it is needed.
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -80,6 +81,11 @@ def choose_export(
             f"run `nmtkit export {shlex.quote(str(models[0]))} --format ctranslate2`"
         )
     chosen, decoding = exports[0], exports[0].decoding(overrides)
+    folder = chosen.folder.resolve().parent
+    if named and folder.name == "export":
+        with suppress(ModelError):  # it lies in no run and no model folder
+            if not chosen.is_made_from(model := find_model(folder.parent)):
+                log.warning("%s: not made from %s as it is now; export the model again", chosen.folder, model)
     if decoding.beam > 1 and decoding.coverage_penalty:
         raise ModelError("CTranslate2 has a different coverage penalty; choose --coverage-penalty 0 or --engine torch")
     if decoding.well_formed:

@@ -92,6 +92,7 @@ def text_faults(
         hypothesis.strip() and not any(reference.strip() for reference in of_line[number])
         for number, hypothesis in enumerate(hypotheses)
     )
+    partly = _numbers(1 <= sum(not reference.strip() for reference in row) < len(row) for row in of_line)
     script = Script(target_language or "")  # without a language nothing is foreign
     is_like_source = _like_source(of_line, sources)
 
@@ -107,6 +108,7 @@ def text_faults(
     found = [
         TextFault("empty", "no translation", empty, "a line was lost, or the model generated nothing"),
         TextFault("empty_reference", "no reference", blank, "these translations lower the score"),
+        TextFault("empty_reference", "an empty reference beside others", partly, "give references without empty lines"),
         TextFault("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
         TextFault(
             "wrong_language", f"not {language}", foreign, "see that it is the right file, and the right direction"
@@ -132,7 +134,8 @@ def text_faults(
             what = "a reference without ASCII letters and digits, all that ROUGE reads,"
             found.append(TextFault("unread", what, unread, "use chrf2"))
     if metrics is None or not set(metrics) <= by_rouge:  # ROUGE ignores punctuation and the language
-        found += _tokenization(hypotheses, references[0], text)
+        faults = [fault for lines in references for fault in _tokenization(hypotheses, lines, text)]
+        found += {(fault.kind, fault.lines): fault for fault in reversed(faults)}.values()
         if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
             unspaced = _numbers(is_unspaced_text(line) for line in references[0])
             if len(unspaced) > len(references[0]) / 2:
@@ -182,6 +185,14 @@ def _tokenization(hypotheses: Sequence[str], reference: Sequence[str], text: str
     # Tokenisers leave some periods attached, such as those of abbreviations, so the reference has them as well.
     if text == "tokenized" and len(attached) > tolerated + len(attached_in_reference):
         return [TextFault("not_tokenized", "punctuation not split off", attached, "tokenise it as the reference is")]
+    if text == "plain" and len(spaced_in_reference) > tolerated:
+        advice = "give the plain reference, or tokenise the hypotheses and give --text tokenized"
+        what = "a reference with punctuation split off as a tokeniser does"
+        return [TextFault("tokenized", what, spaced_in_reference, advice)]
+    if text == "tokenized" and len(attached_in_reference) > tolerated + len(attached):
+        advice = "tokenise it as the hypotheses are"
+        what = "a reference with punctuation not split off"
+        return [TextFault("not_tokenized", what, attached_in_reference, advice)]
     if text == "tokenized" and 2 * min(len(attached), len(attached_in_reference)) > len(hypotheses):
         advice = "tokenise both texts, or give --text plain"
         return [TextFault("not_tokenized", "punctuation not split off, nor in the reference", attached, advice)]

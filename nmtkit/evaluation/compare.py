@@ -17,7 +17,7 @@ from nmtkit.data.shards import read_manifest
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import read_cost, training_cost
 from nmtkit.evaluation.cost_tables import TARGET_TOKENS, Table, energy, percent, scientific
-from nmtkit.evaluation.metric_names import METRICS, default_metrics
+from nmtkit.evaluation.metric_names import METRICS, TASK_METRICS, default_metrics, require_known
 from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.provenance import doubts
 from nmtkit.evaluation.scores import model_text, read_scores, shown_score
@@ -134,6 +134,11 @@ def compare_runs(
         scorer = Scorer([references], target_language=of_test.target_language, text=data.text, tokenizer=tokenizer)
         wanted = metrics or default_metrics(of_test)
         chosen = scorer.tested(wanted)
+        for metric in metrics or ():
+            require_known(metric)
+            if metric != task.own_metric and (task.own_metric is not None or metric in TASK_METRICS):
+                advice = f"give --metric {task.own_metric}" if task.own_metric else "leave out --metric"
+                raise DataError(f"{metric} does not score {task.noun}s; {advice}")
         if not metrics:  # scores of a task's own metric are not in METRICS
             chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]
         chosen = testable(method, chosen)
@@ -214,7 +219,7 @@ def _same_test_set(runs: Mapping[str, Run], test: str) -> tuple[list[str], list[
 def _stored_scores(runs: Mapping[str, Run], tests: Sequence[str]) -> dict[str, dict[str, dict[str, PairedResult]]]:
     """Return the scores of scores.json that all runs have, by test set, metric and run.
 
-    Scores per token are left out where the vocabularies differ.
+    Where the vocabularies differ, scores per token are left out, and all of a text with characters unknown to a model.
     """
     for run in runs.values():
         run.warn_of_older_scores()
@@ -226,6 +231,11 @@ def _stored_scores(runs: Mapping[str, Run], tests: Sequence[str]) -> dict[str, d
         stored = {name: read_scores(run.scores)[test] for name, run in runs.items()}
         first, *others = stored.values()
         found[test] = {}
+        unknown = [name for name, scores in stored.items() if "|unknown:" in str(scores)]
+        if unknown and per_token:
+            reason = "has <unk> for characters of it, and the vocabularies differ"
+            log.warning("the scores of %s cannot be compared: %s %s", test, unknown[0], reason)
+            continue
         for metric in (metric for metric in first if all(metric in one for one in others) and metric not in per_token):
             baseline = first[metric]["score"]
             found[test][metric] = {

@@ -392,7 +392,12 @@ def sentence_utility(metric: str, target_language: str = "") -> Callable[[str, s
 
 
 def resamples_for(num_lines: int, wanted: int | None = None) -> int:
-    """Return the number of resamples for the intervals of a text: by default RESAMPLES, or 0 of a very long text."""
+    """Return the number of resamples for the intervals of a text: by default RESAMPLES, or 0 of a very long text.
+
+    A single line gives no interval, as each resample is the same.
+    """
+    if num_lines < 2:
+        return 0
     if wanted is not None:
         return wanted
     return RESAMPLES if num_lines <= MOST_LINES_RESAMPLED else 0

@@ -101,7 +101,10 @@ def _doubt_of_model(run: Run, sha256: str, wanted: DecodingConfig) -> str | None
     made_by = next((folder.name for folder in run.checkpoints() if _sum_of(folder) == sha256), None)
     if made_by is None:
         return "made by a model that is not in the run (any more)"
-    return None if wanted.average_last == 1 else f"made by {made_by} alone, {last}"
+    if wanted.average_last > 1:
+        return f"made by {made_by} alone, {last}"
+    newest = run.checkpoints()[-1].name
+    return None if made_by == newest else f"made by {made_by}, but the last checkpoint is {newest}"
 
 
 def _sum_of(folder: Path) -> str | None:

@@ -29,8 +29,8 @@ class Interval:
     seed: str
 
 
-OF_FOUR_DECIMALS = ("comet", "nll", "bits-per-character")
-"""Scores that are about 1, and not up to 100."""
+OF_FOUR_DECIMALS = ("comet", "nll", "bits-per-character", "mean-return")
+"""Scores that are often about 1 or below, and not up to 100."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ def paired_test(
     intervals: list[Interval | None] = [None] * len(scores)
     if method == "bootstrap":
         p_values, means = _bootstrap(measure, statistics, scores, number)
-        intervals = [Interval(mean, half_width, number, seed) for mean, half_width in means]
+        if resamples_for(len(statistics[0]), number):
+            intervals = [Interval(mean, half_width, number, seed) for mean, half_width in means]
     else:
         p_values = _randomization(measure, statistics, scores, number)
     return {

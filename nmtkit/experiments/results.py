@@ -100,6 +100,8 @@ def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, 
             # With a perplexity in all runs, none diverged.
             has_no_bleu = better["perplexity"] and other["perplexity"]
             compared["verdict"] = f"not comparable: a run {'has no BLEU' if has_no_bleu else 'diverged'}"
+        elif any(all(run["state"] == "failed" for run in row["runs"]) for row in (better, other)):
+            compared["verdict"] = "not comparable: a run failed"
         return compared
     difference = compared["difference"] = ours["mean"] - theirs["mean"]
     # Of one seed, lowest and highest are the same, so two rows are always apart unless equal.

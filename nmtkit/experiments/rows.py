@@ -93,11 +93,14 @@ def read_sweep(path: Path) -> Sweep:
         sweep = Sweep.model_validate(read_toml(path, RecipeError)[0])
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
+        # Rows and findings are counted from 1.
+        key = ".".join(str(part + 1) if isinstance(part, int) else part for part in first["loc"])
         fault = first["msg"]
+        if first["type"] == "extra_forbidden":
+            fault = f"unknown key; a row has {', '.join(Row.model_fields)}, a finding {', '.join(Finding.model_fields)}"
         if first["type"] == "string_pattern_mismatch":  # of a row name, which becomes part of a folder name
             fault = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
-        raise RecipeError(f"{path}: {key}: {fault}; see nmtkit/experiments/table3.toml for the format") from None
+        raise RecipeError(f"{path}: {key}: {fault}; docs/ablation.md shows the format") from None
     names = [row.name for row in sweep.rows]
     for name in names:
         if names.count(name) > 1:

@@ -24,6 +24,7 @@ from nmtkit.data.cleaning import MEANINGS
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.evaluation.cost_tables import cost_tables
 from nmtkit.evaluation.metric_names import METRICS, ON_REQUEST, TASK_METRICS, comparable_to
+from nmtkit.files import sha256_of
 from nmtkit.page import BARS_STYLE, HUES, asset, json_script, live_page, plain, switches, table, text
 from nmtkit.reports import attention_maps
 from nmtkit.reports.curves import averages, figures, is_number, predicted_returns, reports_shown, spacing_of_reports
@@ -139,12 +140,16 @@ def _test_sets(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
             signatures_differ |= len(given) > 1
         intervals = [entry["interval"] for metrics in of_runs for entry in metrics.values() if entry.get("interval")]
         resamples = sorted({interval["resamples"] for interval in intervals})
+        files = [Run(run.folder).test_text(name) for run, metrics in zip(scored, of_runs, strict=True) if metrics]
+        files = [pair for pair in files if pair.source.is_file() and pair.reference.is_file()]
+        texts = {(sha256_of(pair.source), sha256_of(pair.reference)) for pair in files}
         found.append({
             "name": name,
             "runs": [run.name for run in scored],
             "scores": scores,
             "signatures": signatures,
             "signatures_differ": signatures_differ,
+            "texts_differ": len(texts) > 1,
             "resamples": " or ".join(f"{number:,}" for number in resamples),
         })  # fmt: skip
     return found

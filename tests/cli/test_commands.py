@@ -230,7 +230,7 @@ MISTAKES = {
     ),
     "score before prepare": ("score {empty}", ["{empty}", "nmtkit prepare"]),
     "invalid UTF-8": ("score --hypothesis {three} --reference {latin}", ["{latin}, line 2: invalid UTF-8"]),
-    "unknown metric": ("score --hypothesis {two} --reference {two} --metric blue", ["blue", "sacrebleu"]),
+    "unknown metric": ("score --hypothesis {two} --reference {also} --metric blue", ["blue", "sacrebleu"]),
     "missing mirror": ("prepare multi30k-en-de --mirror {empty}/no", ["{empty}/no", "--mirror"]),
     "unknown built-in recipe": ("recipes nonsense", ["nonsense", "quickstart"]),
     "file in the place of a folder": ("prepare {recipe} --run-dir {three}", ["{three}"]),
@@ -243,10 +243,11 @@ class TestMistakes:
         self, prepared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        places = {name: tmp_path / name for name in ("empty", "broken", "two", "three", "latin")}
+        places = {name: tmp_path / name for name in ("empty", "broken", "two", "also", "three", "latin")}
         places["empty"].mkdir()
         places["broken"].write_text("[data]\ntrain =\n")
         places["two"].write_text("a\nb\n")
+        places["also"].write_text("a\nb\n")
         places["three"].write_text("a\nb\nc\n")
         places["latin"].write_bytes(b"a\nM\xfcller\nc\n")
         names = {**{name: str(path) for name, path in places.items()}, "recipe": prepared.recipe, "run": prepared.run}

@@ -131,6 +131,12 @@ class TestInspect:
         assert "text    two a4  b\n" in out
         assert "  decoded two a4 b\n" in out
 
+    def test_validation_data_that_a_run_lacks_are_named(self, run_of_two_corpora: Path) -> None:
+        run = run_of_two_corpora.with_name("no-validation")
+        prepare(load_recipe(str(run.parent / "mine.toml"), ["data.valid=[]"]), run, workers=1)
+        outcome = run_command("inspect", run, "--valid", "--line", 1)
+        assert outcome == (1, "", f"error: {run}: the run has no validation data (data.valid)\n")
+
     def test_a_pair_that_was_left_out_is_shown_as_text(self, run_of_two_corpora: Path) -> None:
         out = run_command("inspect", run_of_two_corpora, "--line", 33).out
         assert "second, line 3" in out

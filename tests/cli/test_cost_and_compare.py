@@ -124,6 +124,19 @@ def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(tr
     assert (cost["updates"], cost["run"]) == (14, "mine")
 
 
+def test_a_prediction_for_an_earlier_limit_is_named(trained: Path) -> None:
+    prediction = read_json(trained / "prediction.json")
+    assert "Training went on" not in run_command("cost", trained).out
+    write_json(trained / "prediction.json", {**prediction, "updates": 9, "limit": "max_steps = 9"})
+    told = "Training went on after max_steps = 9, the limit then: compare the figures per update."
+    try:
+        assert told in run_command("cost", trained).out
+        write_json(trained / "prediction.json", {**prediction, "updates": 9, "limit": "max_minutes = 1"})
+        assert "Training went on" not in run_command("cost", trained).out
+    finally:
+        write_json(trained / "prediction.json", prediction)
+
+
 def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(trained: Path) -> None:
     code, out, _ = run_command("cost", trained, "--device-type", "a100", "--devices", 4)
     assert code == 0
@@ -274,9 +287,9 @@ def test_other_text_under_the_same_name_counts_as_a_difference(base: Path, bette
     assert "fedcba987654" in out
 
 
-def refused(*runs: Path) -> str:
+def refused(*runs: Path, options: tuple[str, ...] = ()) -> str:
     """The one line with which a comparison is refused."""
-    code, out, err = run_command("compare", *runs)
+    code, out, err = run_command("compare", *runs, *options)
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     return err
@@ -314,6 +327,10 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(base: Path, tmp_pa
     assert "data.text or data.target_language differ" in refused(base, words)
     assert "not a run" in refused(base, tmp_path)
     assert "the same run is given twice" in refused(base, base)
+    plain = write_run(tmp_path / "plain", REFERENCES)
+    assert "labels does not score translations; leave out --metric" in refused(
+        base, plain, options=("--metric", "labels")
+    )
 
 
 def test_test_sets_that_only_some_have_translated_are_named(base: Path, better: Path) -> None:

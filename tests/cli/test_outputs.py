@@ -120,7 +120,7 @@ def test_status_and_json_go_into_pipes_too(trained: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith('{"line": 40, "status"')
     text = trained.parent / "text"
-    files = ("--hypothesis", text, "--reference", text, "--json", "/dev/fd/2")
+    files = ("--hypothesis", text, "--reference", same_text(text), "--json", "/dev/fd/2")
     done = run_forked("score", *files, "--target-language", "de", "--confidence", 0)
     assert '"sacrebleu"' in done.stderr, done.stdout
 
@@ -146,10 +146,15 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(trained: Path, tmp_path: Pa
         assert shell(f"nmtkit {early} | true; echo ${{PIPESTATUS[0]}}", trained.parent).stdout == b"0\n"
     # Files are written before the tables that the reader does not wait for.
     text, found = trained.parent / "text", tmp_path / "found.json"
-    for arguments in (("cost", trained), ("score", "--hypothesis", text, "--reference", text)):
+    for arguments in (("cost", trained), ("score", "--hypothesis", text, "--reference", same_text(text))):
         assert forked_without_a_reader(tmp_path, *arguments, "--json", found) == ""
         assert json.loads(found.read_bytes())
         found.unlink()
+
+
+def same_text(path: Path) -> Path:
+    """A copy of a file, as the reference for it."""
+    return Path(shutil.copy(path, path.with_name("reference")))
 
 
 def forked_without_a_reader(folder: Path, *arguments: object) -> str:
@@ -172,7 +177,7 @@ def test_a_file_that_a_broken_pipe_leaves_unwritten_is_an_error(trained: Path, t
         assert errors.startswith(f"error: {lost}: not written, because {reader}")
         assert errors.count("\n") == 1
         assert not lost.exists()
-    files = ("--hypothesis", text, "--reference", text, "--json", found, "--sentences", "/dev/fd/1")
+    files = ("--hypothesis", text, "--reference", same_text(text), "--json", found, "--sentences", "/dev/fd/1")
     forked_without_a_reader(tmp_path, "score", *files, "--confidence", 0)
     assert json.loads(found.read_bytes())
 

@@ -392,6 +392,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: lis
         ("--hypothesis a --reference b --metric evalb --target-language de", "no effect on --metric evalb"),
         ("--hypothesis a --reference b --metric labels --target-language de", "no effect on --metric labels"),
         ("--hypothesis a --reference b --json a", "a is also the file of --hypothesis"),
+        ("--hypothesis a --reference b --json -", "for --json: - is no file name here; for stdout give /dev/stdout"),
+        ("--hypothesis - --reference b", "for --hypothesis: - is no file name here; for stdin give /dev/stdin"),
         ("--hypothesis a --reference b --sentences ./b", "b is also the file of --reference"),
         ("--hypothesis a --reference b --source c --json c", "c is also the file of --source"),
         ("--hypothesis a --reference b --json d --sentences d", "d is also the file of --json"),

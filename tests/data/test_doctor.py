@@ -519,6 +519,11 @@ class TestCheck:
             f"{corpus.folder / 'train.en'}, {corpus.folder / 'train.de'}\n"
         )
 
+    def test_an_empty_corpus_is_named_where_pairs_are_to_be_held_out_too(self, corpus: Corpus) -> None:
+        corpus.write("train", [])
+        with pytest.raises(DataError, match=r"no training pair is left after cleaning \(the corpora are empty\); look"):
+            corpus.prepare("data.valid=5")
+
     def test_prepare_takes_its_place(self, corpus: Corpus) -> None:
         corpus.write("train", encoded(CLEAN))
         corpus.check()

@@ -146,6 +146,19 @@ def test_a_tokenizer_without_bytes_is_not_taken_for_one_that_has_them(project: P
         project.prepare(f'data.tokenizer="{base}"', "data.byte_fallback=true")
 
 
+def test_a_size_that_a_given_tokenizer_does_not_have_is_named(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    project.prepare('data.subwords="bpe"', "data.vocab_size=60", "data.byte_fallback=false")
+    base, project.run = project.run, project.folder / "tuned"
+    given = (f'data.tokenizer="{base}"', 'data.subwords="bpe"', "data.byte_fallback=false")
+    caplog.set_level("INFO")
+    project.prepare(*given, "data.vocab_size=60")
+    assert "has no effect" not in caplog.text
+    project.prepare(*given, "data.vocab_size=70")
+    assert f"data.vocab_size = 70 has no effect: the tokenizer of {base} has 60 entries" in caplog.text
+
+
 def test_a_stored_recipe_that_is_no_text_is_replaced(project: Project) -> None:
     project.prepare()
     stored = Run(project.run).recipe_file

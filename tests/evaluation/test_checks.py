@@ -115,6 +115,11 @@ def test_tokenised_text_that_is_said_to_be_plain_is_told_with_what_to_do() -> No
     assert found(TOKENS, references=[TOKENS], text="tokenized") == {}
     assert list(found(REFERENCES, references=[TOKENS], text="tokenized")) == ["not_tokenized"]
     assert found(REFERENCES, references=[REFERENCES], text="tokenized")["not_tokenized"].advice.endswith("text plain")
+    for text, lines, kind in (("plain", TOKENS, "tokenized"), ("tokenized", REFERENCES, "not_tokenized")):
+        good = REFERENCES if text == "plain" else TOKENS
+        for references in ([lines], [good, lines]):
+            fault = found(good, references=references, text=text)[kind]
+            assert fault.what.startswith("a reference with punctuation"), "the text to score is right"
     one_line = [TOKENS[0], *REFERENCES[1:]]
     assert found(one_line) == {}  # a line may hold such a thing; a text that is tokenised has it everywhere
 
@@ -175,4 +180,6 @@ def test_faults_of_the_reference_are_told_if_it_has_many() -> None:
     assert found(escaped, references=[escaped]) == {}
     blank = [*REFERENCES[:4], "", *REFERENCES[5:]]
     assert found(REFERENCES, references=[blank])["empty_reference"].lines == (5,)
-    assert found(REFERENCES, references=[blank, REFERENCES]) == {}
+    beside = found(REFERENCES, references=[blank, REFERENCES])["empty_reference"]
+    assert str(beside) == "an empty reference beside others in line 5; give references without empty lines"
+    assert found(REFERENCES, references=[[*blank[:4], "x", *blank[5:]], REFERENCES]) == {}

@@ -216,8 +216,9 @@ def test_validation_finds_a_missing_tokenizer_before_the_training(
 
 
 def test_files_are_scored_by_their_language(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("\n".join(UNSPACED["zh"]) + "\n", encoding="utf-8")
-    command = ["score", "--hypothesis", tmp_path / "a", "--reference", tmp_path / "a", "--json", tmp_path / "s.json"]
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("\n".join(UNSPACED["zh"]) + "\n", encoding="utf-8")
+    command = ["score", "--hypothesis", tmp_path / "a", "--reference", tmp_path / "b", "--json", tmp_path / "s.json"]
     outcome = run_command(*command, "--target-language", "zh_Hans")
     found = json.loads((tmp_path / "s.json").read_text())[str(tmp_path / "a")]
     assert found["sacrebleu"]["score"] == pytest.approx(100)
@@ -227,6 +228,10 @@ def test_files_are_scored_by_their_language(tmp_path: Path) -> None:
     assert outcome.code == 0
     assert "without blanks between words" in outcome.err
     assert "--target-language" in outcome.err
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").symlink_to("b")
+    told = run_command(*command, "--target-language", "zh_Hans").err
+    assert f"{tmp_path / 'a'} is the hypothesis and a reference, so its scores say nothing\n" in told
 
 
 @pytest.mark.parametrize(

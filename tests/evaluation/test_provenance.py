@@ -83,6 +83,8 @@ def test_a_model_that_is_no_average_is_named(run: Path) -> None:
     assert told.startswith("made by step-00000003 alone, but the recipe averages the last 2")
     alone = RECIPE.model_copy(update={"decoding": DecodingConfig(average_last=1)})
     assert found(run, alone) == []
+    note(run, "checkpoints/step-00000002")
+    assert found(run, alone) == ["made by step-00000002, but the last checkpoint is step-00000003"]
 
 
 def test_an_average_of_another_number_is_told(run: Path) -> None:

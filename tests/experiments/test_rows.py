@@ -169,9 +169,9 @@ def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tm
     [
         ('title = "t"\nrows = []', "mine.toml: rows: "),
         (GOOD + 'name = "two"', "mine.toml: not valid TOML: "),
-        (GOOD + "data = { vocab_size = 5 }", "mine.toml: rows.0.data: Extra inputs are not permitted"),
+        (GOOD + "data = { vocab_size = 5 }", "mine.toml: rows.1.data: unknown key; a row has model, "),
         (GOOD + '[[rows]]\nname = "one"', "mine.toml: two rows are named 'one'"),
-        (GOOD + '[[rows]]\nname = "a/b"', "mine.toml: rows.1.name: letters, figures, "),
+        (GOOD + '[[rows]]\nname = "a/b"', "mine.toml: rows.2.name: letters, figures, "),
         (GOOD + "model = { d_modle = 5 }", "row one: unknown key model.d_modle; did you mean d_model?"),
         (GOOD + "model = { dropout = 2 }", "row one: model.dropout = 2: "),
         (

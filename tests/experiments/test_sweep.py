@@ -51,6 +51,11 @@ text = "narrower is worse"
 metric = "perplexity"
 better = "base"
 other = "narrow"
+[[findings]]
+text = "a failed run is worse"
+metric = "perplexity"
+better = "base"
+other = "broken"
 """
 
 
@@ -97,6 +102,8 @@ def test_a_failed_run_is_told_and_the_others_go_on(swept: Swept) -> None:
     assert f"failed: broken-seed1: {error}" in swept.done.stdout
     assert re.search(rf"^error: \d/3 broken-seed1: {re.escape(error)}$", swept.done.stderr, flags=re.MULTILINE)
     assert "Traceback" not in swept.done.stdout + swept.done.stderr
+    verdicts = {finding["other"]: finding["verdict"] for finding in swept.report["findings"]}
+    assert verdicts["broken"] == "not comparable: a run failed"
 
 
 def test_results_are_those_of_the_last_checkpoint_on_the_validation_set(swept: Swept) -> None:

@@ -453,6 +453,14 @@ class TestCommand:
         assert "data-attention=" in alone
         assert "data-attention=" not in compared
 
+    def test_scores_of_other_lines_under_the_same_name_are_marked(self, finished: Path, tmp_path: Path) -> None:
+        runs = [shutil.copytree(finished, tmp_path / name) for name in ("one", "two")]
+        told = "The lines of this test set differ between the runs"
+        assert told not in report_page([read_run(run) for run in runs], with_attention=False)
+        with (runs[1] / "data/test/hostile.reference.txt").open("a") as file:
+            file.write("x")
+        assert told in report_page([read_run(run, runs) for run in runs], with_attention=False)
+
     def test_what_is_no_run_is_one_line(self, tmp_path: Path) -> None:
         wanted = "give the folder that `nmtkit run` or `nmtkit prepare` wrote"
         told = f"error: {tmp_path}: not a run (no recipe.toml in it); {wanted}\n"

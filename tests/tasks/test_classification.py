@@ -645,5 +645,5 @@ def test_lines_of_a_table_may_have_more_cells_than_stated_and_not_fewer(tmp_path
     prepare(load_recipe(path), tmp_path / "run")
     assert len(LabelData(Run(tmp_path / "run").data / "train", Run(tmp_path / "run").tokenizer())) == 3
     (tmp_path / "train.tsv").write_text("".join(f"{row}\n" for row in [*rows, "yes"]), encoding="utf-8")
-    with pytest.raises(DataError, match=r"train.tsv, line 4: has 1 column, not 2; correct the line, or state other"):
+    with pytest.raises(DataError, match=r"train.tsv, line 4: has 1 column, not 2; correct the line .columns"):
         prepare(load_recipe(path), tmp_path / "other")

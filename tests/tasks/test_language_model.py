@@ -147,6 +147,12 @@ def test_commands_count_lines_and_sequences_and_compare_runs(trained: Path, tmp_
     assert of_nll[1]["score"] == scores["nll"]["score"] and of_nll[1]["p_value"] is None
     assert f"{of_nll[1]['score'] - of_nll[0]['score']:+.4f}" in compared.out
     assert "leave out --metric, --paired" in run_command("compare", trained, run, "--metric", "nll").err
+    other = tmp_path / "other"
+    options = ("--device", "cpu", "--threads", 1, "--set", "data.vocab_size=12")
+    assert "are <unk>" in run_command("run", project, "--run-dir", other, *options).err
+    apart = run_command("compare", trained, other)
+    assert "the scores of test cannot be compared: other has <unk> for characters of it, and the voc" in apart.err
+    assert apart.code == 0 and "word-perplexity" not in apart.out and "data.vocab_size" in apart.out
     stored = (run / "recipe.toml").read_text(encoding="utf-8")
     changed = re.sub(r"^normalize = .*$", 'normalize = ["lowercase"]', stored, flags=re.MULTILINE)
     (run / "recipe.toml").write_text(changed, encoding="utf-8")

@@ -525,10 +525,19 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
     names = {*models, *(f"random actions where {name} played" for name in models)}
     assert json.loads(output.read_text(encoding="utf-8"))["models"].keys() == names
     assert "what is a success" not in result.output
+    warned = run_command("play", trained, other, "--environment", REPEAT, "--episodes", "5")
+    places = f"{trained} in {REPEAT} of seed 1, {other} in {REPEAT} of seed 7"
+    assert f"play in different environments, so do not compare their figures: {places}\n" in warned.err
+    assert "different environments" not in run_command("play", trained, "--environment", REPEAT, "--episodes", "5").err
     harder = with_facts(Run(trained), best=5.0)
     save_model(other, loaded.model.state_dict(), loaded.model.config, harder, loaded.decoding, {}, loaded.lengths)
     warned = run_command("play", trained, other, "--environment", REPEAT, "--episodes", "5")
     assert f"training episodes ({trained}: 4, {other}: 5): compare the mean returns" in warned.err
+    assert "learned in" not in warned.err, "no other environment is stated"
+    elsewhere = with_facts(Run(trained), environment="graph")
+    save_model(other, loaded.model.state_dict(), loaded.model.config, elsewhere, loaded.decoding, {}, loaded.lengths)
+    warned = run_command("play", other, "--environment", REPEAT, "--episodes", "5")
+    assert f"{other}: learned in graph, and plays in {REPEAT}\n" in warned.err
     single = CliRunner().invoke(app, ["play", str(trained), "--environment", REPEAT, "--episodes", "1"])
     assert single.exit_code == 0 and "±" not in single.output
     predicted = tmp_path / "cost.json"

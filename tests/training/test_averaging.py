@@ -125,6 +125,13 @@ def test_more_checkpoints_than_there_are_is_refused(runs: dict[str, Path], choic
     assert str(caught.value).startswith(f"{runs['nll']}: ")
 
 
+def test_the_best_checkpoints_need_validation_scores(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step)
+    with pytest.raises(ModelError, match=r"no checkpoint has a validation score \(data.valid\); give --last N"):
+        choose_checkpoints(tmp_path, best=1)
+
+
 def test_a_run_without_checkpoints_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="there are no checkpoints here; run `nmtkit train` first"):
         choose_checkpoints(tmp_path)
