@@ -167,6 +167,8 @@ def search_options(*names: str, **defaults: str) -> Callable[[Callable[..., None
         @functools.wraps(command)
         def with_search(**values: Any) -> None:
             given = {name: values.pop(name) for name in names}
+            if given.get("length_penalty") == "none" and given.get("alpha"):
+                raise BadParameter("has no effect with --length-penalty none; leave out one", param_hint="--alpha")
             command(**values, search={name: value for name, value in given.items() if value is not None})
 
         signature = inspect.signature(command)

@@ -266,6 +266,7 @@ class TestOptions:
             ["--sample", "--temperature", "nan"], ["--sample", "--top-p", "nan"],
             ["--max-length-ratio", "inf"], ["--alpha", "1000"], ["--alpha", "nan"], ["--coverage-penalty", "inf"],
             ["--length-penalty", "short"], ["--max-length-offset", "9999999"],
+            ["--length-penalty", "none", "--alpha", "2"],
         ],
     )  # fmt: skip
     def test_an_option_that_would_count_for_nothing_or_has_no_sense_is_wrong_usage(
