@@ -85,12 +85,11 @@ class LineReader:
                 ) from None
 
     def _text_of(self, raw: bytes) -> str:
-        has_end, raw = raw.endswith(b"\n"), raw.removesuffix(b"\n")
+        if self.num_lines == 1:
+            refuse_carriage_returns(raw, self.name)
+        raw = raw.removesuffix(b"\n")
         if self.num_lines == 1:
             refuse_binary(raw, self.name)
-            # A line end anywhere, or a single carriage return, and it is text with carriage returns within a line.
-            if not has_end and raw.count(b"\r") > 1:
-                raise DataError(f"{self.name}: only carriage returns end its lines; convert it with `tr '\\r' '\\n'`")
             self.has_byte_order_mark = raw.startswith(codecs.BOM_UTF8)
             raw = raw.removeprefix(codecs.BOM_UTF8)
         if raw.endswith(b"\r"):
@@ -122,6 +121,12 @@ def refuse_binary(line: bytes, name: str) -> None:
     has_mark = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if has_mark or (len(begin) >= 8 and any({*begin[side::2]} == {0} != {*begin[1 - side :: 2]} for side in (0, 1))):
         raise DataError(f"{name}: looks like UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
+
+
+def refuse_carriage_returns(line: bytes, name: str) -> None:
+    """Raise DataError if a text has no ``\\n`` but several carriage returns; ``line``: the first, with its end."""
+    if line.count(b"\r") > 1 and not line.endswith(b"\n"):
+        raise DataError(f"{name}: only carriage returns end its lines; convert it with `tr '\\r' '\\n'`")
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:

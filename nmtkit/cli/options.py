@@ -223,7 +223,7 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
     for name, path in [*read, *written]:
         if path is None or is_stream(path):
             continue  # such as /dev/null
-        if str(path) == "-":
+        if str(path) == "-" and not path.is_file():
             stream = "stdout" if (name, path) in written else "stdin"
             raise BadParameter(f"- is no file name here; for {stream} give /dev/{stream}", param_hint=name)
         is_written = (name, path) in written

@@ -76,7 +76,9 @@ def command(
     confidence: Annotated[
         int | None,
         Option(
-            min=0, help="Bootstrap resamples for 95 % intervals; 0: none.  [default: 1000; 0 for over 10,000 lines]"
+            min=0,
+            help="Bootstrap resamples for 95 % intervals, which single lines do not have; 0: none.  "
+            "[default: 1000; 0 for over 10,000 lines]",
         ),
     ] = None,
     paired: Annotated[

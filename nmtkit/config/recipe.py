@@ -219,9 +219,12 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
     _check_keys(layer)
     merged = {"decoding": {**dict(decoding), **changes}}
     try:
-        return TypeAdapter(dict[str, DecodingConfig]).validate_python(merged)["decoding"]
+        changed = TypeAdapter(dict[str, DecodingConfig]).validate_python(merged)["decoding"]
     except ValidationError as error:
         raise RecipeError(_explain(error, [layer])) from None
+    if changes.get("alpha") and "length_penalty" not in changes and changed.length_penalty == "none":
+        raise RecipeError('alpha has no effect, as the model has length_penalty = "none"; leave it out')
+    return changed
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -26,7 +26,7 @@ from typing import cast
 
 from nmtkit.corpora.trees import read_trees, strip, words, write
 from nmtkit.errors import DataError
-from nmtkit.lines import refuse_binary
+from nmtkit.lines import refuse_binary, refuse_carriage_returns
 
 MAX_LINE_BYTES = 1 << 26
 MAX_DOCUMENT_BYTES = 1 << 28
@@ -133,7 +133,9 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
     last = max(columns)
     for number, line in enumerate(read_plain(stream, part, name), start=1):
         if number == 1:
-            refuse_binary(line, name)  # whole, as `LineReader` sees the columns only
+            # Whole, as `LineReader` sees the columns only.
+            refuse_binary(line, name)
+            refuse_carriage_returns(line, name)
         # Byte-order mark and carriage return stay only at the ends of the text, where `LineReader` removes them.
         mark = codecs.BOM_UTF8 if number == 1 and line.startswith(codecs.BOM_UTF8) else b""
         row = line.removeprefix(mark).removesuffix(b"\n")

@@ -8,7 +8,6 @@ Neither torch nor CTranslate2 is imported before it is needed.
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -83,9 +82,10 @@ def choose_export(
     chosen, decoding = exports[0], exports[0].decoding(overrides)
     folder = chosen.folder.resolve().parent
     if named and folder.name == "export":
-        with suppress(ModelError):  # it lies in no run and no model folder
-            if not chosen.is_made_from(model := find_model(folder.parent)):
-                log.warning("%s: not made from %s as it is now; export the model again", chosen.folder, model)
+        run = Run(folder.parent)
+        near = [model for model in (run.folder, run.averaged, *run.checkpoints()) if is_model_folder(model)]
+        if near and not any(map(chosen.is_made_from, near)):
+            log.warning("%s: made from no model that is in %s now; export it again", chosen.folder, run.folder)
     if decoding.beam > 1 and decoding.coverage_penalty:
         raise ModelError("CTranslate2 has a different coverage penalty; choose --coverage-penalty 0 or --engine torch")
     if decoding.well_formed:

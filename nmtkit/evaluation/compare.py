@@ -138,7 +138,7 @@ def compare_runs(
             require_known(metric)
             if metric != task.own_metric and (task.own_metric is not None or metric in TASK_METRICS):
                 advice = f"give --metric {task.own_metric}" if task.own_metric else "leave out --metric"
-                raise DataError(f"{metric} does not score {task.noun}s; {advice}")
+                raise DataError(f"{metric} is no metric of these runs; {advice}")
         if not metrics:  # scores of a task's own metric are not in METRICS
             chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]
         chosen = testable(method, chosen)

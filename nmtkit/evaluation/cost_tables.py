@@ -224,7 +224,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
         notes.append("Memory: peak resident size including validation, which the prediction leaves out.")
     if updates[1] < updates[0]:
         notes.append(f"Training ended before {predicted['limit']}, or has not ended: compare the figures per update.")
-    elif updates[1] > updates[0] and not predicted["limit"].startswith("max_minutes"):  # whose updates are a guess
+    elif updates[1] > updates[0] and predicted["limit"].startswith("max_steps"):  # epochs may differ in updates
         notes.append(f"Training went on after {predicted['limit']}, the limit then: compare the figures per update.")
     return Table("Prediction and outcome", ["what", "predicted", "outcome", "ratio"], rows, notes)
 

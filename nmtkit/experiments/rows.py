@@ -97,7 +97,14 @@ def read_sweep(path: Path) -> Sweep:
         key = ".".join(str(part + 1) if isinstance(part, int) else part for part in first["loc"])
         fault = first["msg"]
         if first["type"] == "extra_forbidden":
-            fault = f"unknown key; a row has {', '.join(Row.model_fields)}, a finding {', '.join(Finding.model_fields)}"
+            tables: dict[int | str, type[_Table]] = {
+                "rows": Row,
+                "findings": Finding,
+                "base": Changes,
+                "paper": PublishedNumbers,
+            }
+            table = next((tables[part] for part in reversed(first["loc"][:-1]) if part in tables), Sweep)
+            fault = f"unknown key; there are {', '.join(table.model_fields)}"
         if first["type"] == "string_pattern_mismatch":  # of a row name, which becomes part of a folder name
             fault = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'
         raise RecipeError(f"{path}: {key}: {fault}; docs/ablation.md shows the format") from None

@@ -28,7 +28,6 @@ from nmtkit.json_toml import measured, read_json, write_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import (
     check_sum,
-    damage,
     is_model_folder,
     read_description,
     read_provenance,
@@ -78,8 +77,8 @@ def choose_checkpoints(
         raise ModelError(f"{run_dir}: there are no checkpoints here; run `nmtkit train` first")
     if best is not None:
         chosen = run.best_checkpoints(best)
-        if not chosen and any(damage(folder) is None for folder in available):
-            raise ModelError(f"{run_dir}: no checkpoint has a validation score (data.valid); give --last N instead")
+        if not run.best_checkpoints(1, check=False):
+            raise ModelError(f"{run_dir}: no checkpoint has a validation score; give --last N instead")
         if len(chosen) < best:
             raise ModelError(
                 f"{run_dir}: the best {best} checkpoints were requested, but only {len(chosen)} are whole and have a "

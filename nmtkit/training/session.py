@@ -185,9 +185,9 @@ class _Session:
             lasting = training.model_copy(update={"patience_epochs": None, "patience_validations": None})
             if limit is None and progress.reason_to_stop(lasting) is None:
                 self._settle()
-            if limit is None and training.validate_bleu and self._search_changes:
-                text = "from update %d on, validation BLEU is that of another search (changed: %s)"
-                log.warning(text, progress.step + 1, ", ".join(self._search_changes))
+            if training.validate_bleu and self._search_changes and progress.best_cost is not None:
+                text = "from now on, validation BLEU is that of another search (changed: %s)"
+                log.warning(text, ", ".join(self._search_changes))
             if self._workers.is_main:
                 self._run.store_recipe(self._recipe)
             # From here on time and energy count: what was tried before is no part of the training.

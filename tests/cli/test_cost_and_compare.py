@@ -131,7 +131,7 @@ def test_a_prediction_for_an_earlier_limit_is_named(trained: Path) -> None:
     told = "Training went on after max_steps = 9, the limit then: compare the figures per update."
     try:
         assert told in run_command("cost", trained).out
-        write_json(trained / "prediction.json", {**prediction, "updates": 9, "limit": "max_minutes = 1"})
+        write_json(trained / "prediction.json", {**prediction, "updates": 9, "limit": "max_epochs = 1"})
         assert "Training went on" not in run_command("cost", trained).out
     finally:
         write_json(trained / "prediction.json", prediction)
@@ -328,7 +328,7 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(base: Path, tmp_pa
     assert "not a run" in refused(base, tmp_path)
     assert "the same run is given twice" in refused(base, base)
     plain = write_run(tmp_path / "plain", REFERENCES)
-    assert "labels does not score translations; leave out --metric" in refused(
+    assert "labels is no metric of these runs; leave out --metric" in refused(
         base, plain, options=("--metric", "labels")
     )
 

@@ -166,6 +166,7 @@ def test_columns_of_a_table_are_its_sides() -> None:
 def test_a_line_without_the_column_is_named() -> None:
     assert fault("tsv", "one\teins\ntwo\n", "2").startswith("FILE, line 2: has 1 column, not 2")
     assert "has 2 columns, not 3" in fault("tsv", "one\teins\n", "3")
+    assert fault("tsv", "one\teins\rtwo\tzwei\r", "2").startswith("FILE: only carriage returns end its lines; convert")
 
 
 @given(st.lists(st.tuples(hostile_text, hostile_text), min_size=1, max_size=5))

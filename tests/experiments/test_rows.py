@@ -169,7 +169,12 @@ def test_rows_of_ones_own_need_no_base_and_may_vary_any_key_of_three_sections(tm
     [
         ('title = "t"\nrows = []', "mine.toml: rows: "),
         (GOOD + 'name = "two"', "mine.toml: not valid TOML: "),
-        (GOOD + "data = { vocab_size = 5 }", "mine.toml: rows.1.data: unknown key; a row has model, "),
+        (
+            GOOD + "data = { vocab_size = 5 }",
+            "mine.toml: rows.1.data: unknown key; there are model, training, ",
+        ),
+        (GOOD + "paper = { blue = 5 }", "rows.1.paper.blue: unknown key; there are perplexity, bleu, parameters; "),
+        ("seeds = 3\n" + GOOD, "mine.toml: seeds: unknown key; there are title, base, rows, findings; "),
         (GOOD + '[[rows]]\nname = "one"', "mine.toml: two rows are named 'one'"),
         (GOOD + '[[rows]]\nname = "a/b"', "mine.toml: rows.2.name: letters, figures, "),
         (GOOD + "model = { d_modle = 5 }", "row one: unknown key model.d_modle; did you mean d_model?"),

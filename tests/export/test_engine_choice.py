@@ -104,10 +104,10 @@ class TestAuto:
             choose_export([other], "ctranslate2", {})
         named = other / "export" / "ctranslate2"
         assert choose_export([named], "auto", {}) is not None
-        assert f"{named}: not made from {other / 'averaged'} as it is now; export the model again" in log_text.text
+        assert f"{named}: made from no model that is in {other} now; export it again" in log_text.text
         log_text.clear()
         assert choose_export([exported_run / "export" / "ctranslate2"], "auto", {}) is not None
-        assert "not made from" not in log_text.text
+        assert "made from no model" not in log_text.text
 
     @pytest.mark.parametrize("engine", ["auto", "ctranslate2"])
     def test_the_search_is_as_the_model_says_and_not_as_it_said_when_it_was_exported(

@@ -157,15 +157,15 @@ class TestStops:
         self, tiny: TinyProject, run: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         settings = ("training.validate_bleu=true", "decoding.max_length_offset=2")
-        tiny.train(run, *settings, "training.max_steps=2")
-        tiny.train(run, *settings, "training.max_steps=2", "decoding.beam=3")  # nothing to do
-        tiny.train(run, *settings, "training.max_steps=4", "decoding.average_last=1")
+        tiny.train(run, *settings, "training.max_steps=6")
+        tiny.train(run, *settings, "training.max_steps=6", "decoding.beam=3")  # nothing to do
+        tiny.train(run, *settings, "training.max_steps=8", "decoding.average_last=1")
         assert "another search" not in caplog.text
-        tiny.train(run, *settings, "training.max_steps=6", "decoding.beam=3")
-        message = "from update 5 on, validation BLEU is that of another search (changed: decoding.beam = 3 (was 2))"
+        tiny.train(run, *settings, "training.max_steps=10", "decoding.beam=3")
+        message = "from now on, validation BLEU is that of another search (changed: decoding.beam = 3 (was 2))"
         assert caplog.messages[-1] == message
         caplog.clear()
-        tiny.train(run, *settings, "training.max_steps=8", "decoding.beam=3")
+        tiny.train(run, *settings, "training.max_steps=12", "decoding.beam=3")
         assert "another search" not in caplog.text
 
     def test_a_terminal_that_is_closed_saves_and_under_nohup_it_does_not_stop(
