@@ -189,7 +189,8 @@ def _compare_with_best(recipe: Recipe, run: Run, workers: Workers) -> None:
     assert found is not None  # it is never requested to stop
     of_best = read_provenance(best[0]).get("valid_nll")
     single = math.inf if of_best is None else of_best
-    log.info("validation nll of the average: %.4f; of %s: %.4f", found.nll, best[0].name, single)
+    what = task_of(recipe.data).nll
+    log.info("validation %s of the average: %.4f; of %s: %.4f", what, found.nll, best[0].name, single)
     if not found.nll <= single * (1 + _MUCH_WORSE):
         log.warning(
             "the average is worse than %s alone, as its checkpoints still improved much, or training went on for too "

@@ -141,7 +141,7 @@ def command(
             entry["rewards"] = [episode.rewards for episode in played[name]]
         first = found[str(models[0])]
         write_json(json_, {**first, "request": asdict(request), "models": {**found}})
-    console.print_table(f"{episodes} episodes", columns[:shown], [row[:shown] for row in rows])
+    console.print_table(console.counted(episodes, "episode"), columns[:shown], [row[:shown] for row in rows])
 
 
 def _rate(entry: dict[str, Any], key: str) -> str:

@@ -216,6 +216,8 @@ def command(
         raise BadParameter(f"--target-language has no effect on --metric {own}; leave it out")
     if (stemmer or separator is not None) and not any(name.startswith("rouge") for name in metric or []):
         raise BadParameter("--stemmer and --sentence-separator need --metric rouge1, rouge2, rougeL or rougeLsum")
+    if separator is not None and "rougeLsum" not in (metric or []):
+        raise BadParameter("needs --metric rougeLsum; the others read no sentences", param_hint="--sentence-separator")
     if separator is not None and separator != "\t" and not (separator and separator.isprintable()):
         raise BadParameter("give a tab or printable text", param_hint="--sentence-separator")
     if comet and (text != "plain" or not (source or test_set)):

@@ -86,12 +86,13 @@ def choose_export(
         near = [model for model in (run.folder, run.averaged, *run.checkpoints()) if is_model_folder(model)]
         if near and not any(map(chosen.is_made_from, near)):
             log.warning("%s: made from no model that is in %s now; export it again", chosen.folder, run.folder)
+    or_torch = ", or name the model itself" if named else " or --engine torch"
     if decoding.beam > 1 and decoding.coverage_penalty:
-        raise ModelError("CTranslate2 has a different coverage penalty; choose --coverage-penalty 0 or --engine torch")
+        raise ModelError(f"CTranslate2 has a different coverage penalty; choose --coverage-penalty 0{or_torch}")
     if decoding.well_formed:
         option = f"--no-{decoding.WELL_FORMED.replace('_', '-')}"
         raise ModelError(
-            f"CTranslate2 cannot restrict its search to well-formed outputs; use {option} or --engine torch"
+            f"CTranslate2 cannot restrict its search to well-formed outputs; `nmtkit translate` has {option}{or_torch}"
         )
     manifest = chosen.folder / "manifest.json"
     note = "" if decoding.is_that_of_ctranslate2 else f"; its beam search differs from nmtkit's, see {manifest}"

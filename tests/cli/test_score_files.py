@@ -110,7 +110,8 @@ def test_rouge_is_scored_by_name_with_its_settings(folder: Path) -> None:
     assert "ROUGE-L (F1) of the same sentences" in outcome.out
     assert "sacrebleu" not in outcome.out
     wrong = [["--stemmer"], ["--sentence-separator", "x"], ["--metric", "chrf2", "--stemmer"]]
-    wrong += [["--metric", "rouge1", "--sentence-separator", text] for text in ("", "\n", "\x1b[2J")]
+    wrong += [["--metric", "rougeLsum", "--sentence-separator", text] for text in ("", "\n", "\x1b[2J")]
+    wrong += [["--metric", "rougeL", "--sentence-separator", "x"]]
     assert [run_command(*command, *options).code for options in wrong] == [2] * len(wrong)
 
 

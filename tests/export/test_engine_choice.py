@@ -193,8 +193,10 @@ class TestAskedFor:
             choose_export([exported_run, exported_run], "ctranslate2", {})
         with pytest.raises(ModelError, match="CTranslate2 has no --n-best"):
             choose_export([exported_run], "ctranslate2", {}, ["--n-best"])
-        with pytest.raises(ModelError, match="use --no-whole-trees or --engine torch"):
+        with pytest.raises(ModelError, match=r"has --no-whole-trees or --engine torch$"):
             choose_export([exported_run], "ctranslate2", {"whole_trees": True})
+        with pytest.raises(ModelError, match=r"has --no-whole-trees, or name the model itself$"):
+            choose_export([exported_run / "export" / "ctranslate2"], "auto", {"whole_trees": True})
 
     def test_a_coverage_penalty_is_refused_where_it_matters(self, exported_run: Path) -> None:
         with pytest.raises(ModelError, match="a different coverage penalty"):
