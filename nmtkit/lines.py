@@ -86,12 +86,11 @@ class LineReader:
 
     def _text_of(self, raw: bytes) -> str:
         if self.num_lines == 1:
+            refuse_binary(raw.removesuffix(b"\n"), self.name)
             refuse_carriage_returns(raw, self.name)
-        raw = raw.removesuffix(b"\n")
-        if self.num_lines == 1:
-            refuse_binary(raw, self.name)
             self.has_byte_order_mark = raw.startswith(codecs.BOM_UTF8)
             raw = raw.removeprefix(codecs.BOM_UTF8)
+        raw = raw.removesuffix(b"\n")
         if raw.endswith(b"\r"):
             raw = raw[:-1]
             self.carriage_returns += 1

@@ -135,7 +135,7 @@ def text_faults(
             found.append(TextFault("unread", what, unread, "use chrf2"))
     if metrics is None or not set(metrics) <= by_rouge:  # ROUGE ignores punctuation and the language
         faults = [fault for lines in references for fault in _tokenization(hypotheses, lines, text)]
-        found += {(fault.kind, fault.lines): fault for fault in reversed(faults)}.values()
+        found += {(fault.what, fault.lines): fault for fault in faults}.values()  # those of the hypotheses once
         if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
             unspaced = _numbers(is_unspaced_text(line) for line in references[0])
             if len(unspaced) > len(references[0]) / 2:
