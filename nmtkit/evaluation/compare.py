@@ -125,6 +125,11 @@ def compare_runs(
         for test in compared:
             _same_test_set(runs, test)
         scores, tests = _stored_scores(runs, tests), []
+    for metric in metrics or ():
+        require_known(metric)
+        if metric != task.own_metric and (task.own_metric is not None or metric in TASK_METRICS):
+            advice = f"give --metric {task.own_metric}" if task.own_metric else "leave out --metric"
+            raise DataError(f"{metric} is no metric of these runs; {advice}")
     for test in tests:
         of_test = data.of_test(test)
         # That of the baseline for all runs: scores by different tokenizers cannot be compared.
@@ -134,11 +139,6 @@ def compare_runs(
         scorer = Scorer([references], target_language=of_test.target_language, text=data.text, tokenizer=tokenizer)
         wanted = metrics or default_metrics(of_test)
         chosen = scorer.tested(wanted)
-        for metric in metrics or ():
-            require_known(metric)
-            if metric != task.own_metric and (task.own_metric is not None or metric in TASK_METRICS):
-                advice = f"give --metric {task.own_metric}" if task.own_metric else "leave out --metric"
-                raise DataError(f"{metric} is no metric of these runs; {advice}")
         if not metrics:  # scores of a task's own metric are not in METRICS
             chosen = [name for name in chosen if name in DEFAULT_METRICS or name not in METRICS]
         chosen = testable(method, chosen)

@@ -122,7 +122,7 @@ def paired_test(
     intervals: list[Interval | None] = [None] * len(scores)
     if method == "bootstrap":
         p_values, means = _bootstrap(measure, statistics, scores, number)
-        if resamples_for(len(statistics[0]), number):
+        if len(statistics[0]) > 1:  # of a single line, each resample is the same
             intervals = [Interval(mean, half_width, number, seed) for mean, half_width in means]
     else:
         p_values = _randomization(measure, statistics, scores, number)

@@ -97,13 +97,8 @@ def read_sweep(path: Path) -> Sweep:
         key = ".".join(str(part + 1) if isinstance(part, int) else part for part in first["loc"])
         fault = first["msg"]
         if first["type"] == "extra_forbidden":
-            tables: dict[int | str, type[_Table]] = {
-                "rows": Row,
-                "findings": Finding,
-                "base": Changes,
-                "paper": PublishedNumbers,
-            }
-            table = next((tables[part] for part in reversed(first["loc"][:-1]) if part in tables), Sweep)
+            tables = dict[str, type[_Table]](rows=Row, findings=Finding, base=Changes, paper=PublishedNumbers)
+            table = next((tables[part] for part in reversed(key.split(".")[:-1]) if part in tables), Sweep)
             fault = f"unknown key; there are {', '.join(table.model_fields)}"
         if first["type"] == "string_pattern_mismatch":  # of a row name, which becomes part of a folder name
             fault = 'letters, figures, ".", "+", "-" and "_" only, and a letter or figure first'

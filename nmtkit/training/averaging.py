@@ -77,7 +77,7 @@ def choose_checkpoints(
         raise ModelError(f"{run_dir}: there are no checkpoints here; run `nmtkit train` first")
     if best is not None:
         chosen = run.best_checkpoints(best)
-        if not run.best_checkpoints(1, check=False):
+        if not chosen and not run.best_checkpoints(1, check=False):
             raise ModelError(f"{run_dir}: no checkpoint has a validation score; give --last N instead")
         if len(chosen) < best:
             raise ModelError(
