@@ -62,7 +62,7 @@ from nmtkit.training.loss import compile_cost
 
 DTYPES = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = ("eager", "compiled", "graphs", "compiled-graphs", "ctranslate2")
-OF_IDS = {"normalize": [], "source_language": "en", "target_language": "de"}
+OF_IDS = {"text": "plain", "normalize": [], "source_language": "en", "target_language": "de"}
 """Settings of a tokenizer that is asked for no text."""
 SEARCH = ("topk", "amax", "max_", "sort", "radix", "gather", "nonzero", "aten::cat", "masked_fill", "index_fill")
 """What operators and kernels that only the search has are called."""
