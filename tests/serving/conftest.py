@@ -200,18 +200,6 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-class GatedTranslator(Translator):
-    """A translator whose translations wait until the gate is opened, and which notes the lines of each call."""
-
-    gate: threading.Event
-    calls: list[list[str]]
-
-    def translations(self, lines: Sequence[str], *arguments: Any, **options: Any) -> Any:
-        self.calls.append(list(lines))
-        assert self.gate.wait(60)
-        return super().translations(lines, *arguments, **options)
-
-
 class Shouting(Engine):
     """An engine that takes no time and gives the capitals of each line, once its gate is open."""
 
@@ -258,13 +246,26 @@ def serving_engine(engine: Any, **options: Any) -> Iterator[Server]:
 
 
 @contextmanager
-def gated(model: Path, **options: Any) -> Iterator[tuple[Server, GatedTranslator]]:
-    """A server whose engine waits."""
-    engine = GatedTranslator.load(model)
-    assert isinstance(engine, GatedTranslator)
-    engine.gate, engine.calls = threading.Event(), []
+def gated(**options: Any) -> Iterator[tuple[Server, Shouting]]:
+    """A server whose engine waits until its gate is opened."""
+    engine = Shouting()
     with serving_engine(engine, **options) as server:
+        engine.gate.clear()
         yield server, engine
+
+
+def translated_together(server: Server, engine: Shouting, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of calls that arrive while the engine, whose gate is closed, is in work, and so wait together."""
+
+    def ask_the_others() -> list[Any]:
+        wait_until(lambda: engine.calls == [["first"]])
+        return server.together([*calls, open_gate])[:-1]
+
+    def open_gate() -> None:
+        wait_until(lambda: server.metric("nmtkit_waiting_requests") == len(calls))
+        engine.gate.set()
+
+    return list(server.together([lambda: server.translated("first"), ask_the_others])[1])
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from nmtkit.serving.texts import spans
 from nmtkit.text.terms import Glossary
 from tests.conftest import run_with_streams
 from tests.export.tiny_models import LINES, make_run, sentences
-from tests.serving.conftest import Server, gated, request, serving, wait_until
+from tests.serving.conftest import Server, gated, request, serving, translated_together
 
 TEXT = sentences(30, seed=5)
 
@@ -99,34 +99,20 @@ def test_requests_with_all_kinds_of_options_at_once_do_not_change_each_others_tr
     assert rounds < len(questions)  # some were translated together
 
 
-def test_waiting_requests_with_equal_options_share_a_search(model: Path) -> None:
-    with gated(model) as (server, engine):
-
-        def ask_the_others() -> list[Any]:
-            wait_until(lambda: engine.calls == [["first"]])
-            calls: list[Callable[[], Any]] = [lambda line=line: server.translated(line) for line in TEXT[:10]]
-            calls += [lambda line=line: server.translated(line, beam=1) for line in TEXT[10:15]]
-            return server.together([*calls, open_gate])
-
-        def open_gate() -> None:
-            wait_until(lambda: server.metric("nmtkit_waiting_requests") == 15)
-            engine.gate.set()
-
-        server.together([lambda: server.translated("first"), ask_the_others])
+def test_waiting_requests_with_equal_options_share_a_search() -> None:
+    with gated() as (server, engine):
+        calls: list[Callable[[], Any]] = [lambda line=line: server.translated(line) for line in TEXT[:10]]
+        calls += [lambda line=line: server.translated(line, beam=1) for line in TEXT[10:15]]
+        translated_together(server, engine, calls)
         assert [sorted(lines) for lines in sorted(engine.calls[1:], key=len)] == [
             sorted(TEXT[10:15]),
             sorted(TEXT[:10]),
         ]
 
 
-def test_a_round_has_a_limited_number_of_tokens(model: Path) -> None:
-    with gated(model, batch_tokens=30) as (server, engine):
-
-        def open_gate() -> None:
-            wait_until(lambda: server.metric("nmtkit_waiting_requests") + sum(map(len, engine.calls)) == len(TEXT))
-            engine.gate.set()
-
-        server.together([*(lambda line=line: server.translated(line) for line in TEXT), open_gate])
+def test_a_round_has_a_limited_number_of_tokens() -> None:
+    with gated(batch_tokens=30) as (server, engine):
+        translated_together(server, engine, [lambda line=line: server.translated(line) for line in TEXT])
         assert max(sum(map(len, lines)) for lines in engine.calls) <= 4 * 30
         assert 5 < len(engine.calls) < len(TEXT)
 
@@ -327,18 +313,14 @@ def test_a_prefix_belongs_to_the_lines_of_its_text(server: Server, translator: T
     assert "vocabulary" in server.post("the dog", prefix="漢字").error
 
 
-def test_a_faulty_request_does_not_harm_those_that_are_translated_with_it(model: Path, translator: Translator) -> None:
-    with gated(model) as (server, engine):
-
-        def open_gate() -> None:
-            wait_until(lambda: server.metric("nmtkit_waiting_requests") + sum(map(len, engine.calls)) == 12)
-            engine.gate.set()
-
-        calls = [lambda line=line: server.translated(line, prefix="die") for line in TEXT[:11]]
-        *found, fault, _ = server.together([*calls, lambda: server.post("dog", prefix="漢").error, open_gate])
-        prefixed = translator.translations(TEXT[:11], TranslationRequest(prefixes=["die"] * 11))
-        assert found == [best.text for best, *_ in prefixed]
-        assert fault == "line 1: the prefix '漢' has characters that are not in the model's vocabulary (漢)"
+def test_a_faulty_request_does_not_harm_those_that_are_translated_with_it() -> None:
+    with gated() as (server, engine):
+        calls: list[Callable[[], Any]] = [lambda line=line: server.translated(line) for line in TEXT[:11]]
+        *found, fault = translated_together(server, engine, [*calls, lambda: server.post("damaged").error])
+        assert found == [line.upper() for line in TEXT[:11]]
+        assert fault == "the weights are damaged"
+        assert sorted(engine.calls[1]) == sorted([*TEXT[:11], "damaged"])
+        assert sorted(engine.calls[2:]) == sorted([[line] for line in engine.calls[1]])  # each again by itself
 
 
 def test_the_description_of_the_api_names_every_path_and_field(server: Server) -> None:

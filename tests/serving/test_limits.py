@@ -11,7 +11,17 @@ import pytest
 
 from nmtkit.decoding.request import Translation, TranslationRequest
 from nmtkit.serving import http
-from tests.serving.conftest import Client, Server, Shouting, request, serving_engine, translation_request, wait_until
+from tests.serving.conftest import (
+    Client,
+    Server,
+    Shouting,
+    gated,
+    request,
+    serving_engine,
+    translated_together,
+    translation_request,
+    wait_until,
+)
 
 KEYS = ["0123456789abcdef", "schlüssel-der-zweite"]
 
@@ -119,9 +129,7 @@ def test_a_client_that_waits_before_it_sends_a_body_is_told_to_go_on(server: Ser
 
 
 def test_a_full_queue_refuses_requests_until_there_is_room() -> None:
-    engine = Shouting()
-    with serving_engine(engine, waiting=3) as server:
-        engine.gate.clear()
+    with gated(waiting=3) as (server, engine):
         clients = [server.client() for _ in range(4)]
         for number, client in enumerate(clients):
             client.send(translation_request({"q": f"text {number}", "source": "en", "target": "de"}))
@@ -139,9 +147,7 @@ def test_a_full_queue_refuses_requests_until_there_is_room() -> None:
 
 
 def test_a_request_that_takes_too_long_is_answered_and_frees_the_engine() -> None:
-    engine = Shouting()
-    with serving_engine(engine, seconds=4.0) as server:
-        engine.gate.clear()
+    with gated(seconds=4.0) as (server, engine):
         begun = time.monotonic()
         answers = server.together([lambda: server.post("slow"), lambda: server.post("behind it", beam=2)])
         assert 4.0 <= time.monotonic() - begun < 60
@@ -155,9 +161,7 @@ def test_a_request_that_takes_too_long_is_answered_and_frees_the_engine() -> Non
 
 
 def test_the_work_of_a_dropped_connection_is_discarded() -> None:
-    engine = Shouting()
-    with serving_engine(engine) as server:
-        engine.gate.clear()
+    with gated() as (server, engine):
         first, dropped, kept = server.client(), server.client(), server.client()
         first.send(translation_request({"q": "in work", "source": "en", "target": "de"}))
         wait_until(lambda: engine.calls == [["in work"]])
@@ -174,9 +178,7 @@ def test_the_work_of_a_dropped_connection_is_discarded() -> None:
 
 
 def test_a_dropped_connection_keeps_no_place_in_a_full_queue() -> None:
-    engine = Shouting()
-    with serving_engine(engine, waiting=1) as server:
-        engine.gate.clear()
+    with gated(waiting=1) as (server, engine):
         first, dropped, kept = server.client(), server.client(), server.client()
         first.send(translation_request({"q": "in work", "source": "en", "target": "de"}))
         wait_until(lambda: engine.calls == [["in work"]])
@@ -385,13 +387,8 @@ def test_what_a_failed_search_held_is_free_when_its_requests_are_translated_one_
     engine = Full()
     with serving_engine(engine) as server:
         engine.gate.clear()
-        clients = [server.client() for _ in range(3)]
-        for number, client in enumerate(clients):
-            client.send(translation_request({"q": f"text {number}", "source": "en", "target": "de"}))
-            wait_until(lambda: engine.calls == [["text 0"]])
-        wait_until(lambda: server.metric("nmtkit_waiting_requests") == 2)
-        engine.gate.set()
-        assert [client.read_answer().json["translatedText"] for client in clients] == [f"TEXT {n}" for n in range(3)]
+        calls = [lambda line=line: server.translated(line) for line in ("one", "two")]
+        assert translated_together(server, engine, calls) == ["ONE", "TWO"]
     assert len(held) == 1
 
 
