@@ -216,8 +216,5 @@ def test_a_recipe_of_trees_or_labels_is_refused(name: str) -> None:
 
 
 def test_a_file_without_a_base_cannot_be_scaled(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(GOOD, encoding="utf-8")
-    sweep = read_sweep(path)
     with pytest.raises(RecipeError, match=r"--scale: this file of rows has no \[base\]"):
-        plan(load_recipe("quickstart"), sweep, sweep.rows, seeds=1, scale=True)
+        own(tmp_path, GOOD, scale=True)

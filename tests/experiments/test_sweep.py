@@ -127,26 +127,29 @@ def test_results_are_those_of_the_last_checkpoint_on_the_validation_set(swept: S
         assert row["bleu"] == {"mean": result["bleu"], "lowest": result["bleu"], "highest": result["bleu"]}
 
 
-def test_a_perplexity_is_that_of_a_validation_at_the_same_update(tiny: Any, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.toml"
-    rows.write_text('title = "t"\n[[rows]]\nname = "one"\ntraining = { max_steps = 10, checkpoint_every_steps = 5 }\n')
-    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
-    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
+def result_of_row(recipe: Path, folder: Path, training: str) -> dict[str, Any]:
+    """The result of a sweep of one row, "one", in folder / "all"."""
+    rows = folder / "rows.toml"
+    rows.write_text(f'title = "t"\n[[rows]]\nname = "one"\ntraining = {{ {training} }}\n')
+    planned, fingerprint = make_plan(recipe, rows, folder / "all")
+    result = run_here(planned[0], folder / "all", fingerprint, "cpu", 1)
     assert isinstance(result, dict)
+    return result
+
+
+def test_a_perplexity_is_that_of_a_validation_at_the_same_update(tiny: Any, tmp_path: Path) -> None:
+    result = result_of_row(tiny.recipe, tmp_path, "max_steps = 10, checkpoint_every_steps = 5")
     validated = [line for line in read_json_lines(tmp_path / "all/one-seed1/metrics.jsonl") if line["step"] == 10]
     assert result["perplexity"] == pytest.approx(validated[-1]["valid_perplexity"], rel=1e-6)
 
 
 def test_under_patience_the_best_checkpoint_is_measured(tiny: Any, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.toml"
-    rows.write_text(
-        'title = "t"\n[[rows]]\nname = "one"\n'
-        "training = { patience_validations = 50, validate_every_steps = 1, checkpoint_every_steps = 1, max_steps = 3, "
-        "keep_last = 3, schedule = 'constant', peak_learning_rate = 1.0, warmup_steps = 0 }\n"
+    result = result_of_row(
+        tiny.recipe,
+        tmp_path,
+        "patience_validations = 50, validate_every_steps = 1, checkpoint_every_steps = 1, max_steps = 3, "
+        "keep_last = 3, schedule = 'constant', peak_learning_rate = 1.0, warmup_steps = 0",
     )
-    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
-    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
-    assert isinstance(result, dict)
     lines = read_json_lines(tmp_path / "all/one-seed1/metrics.jsonl")
     found = {line["step"]: line["valid_nll"] for line in lines if "valid_nll" in line}
     best = min(found, key=lambda step: found[step])
@@ -156,12 +159,8 @@ def test_under_patience_the_best_checkpoint_is_measured(tiny: Any, tmp_path: Pat
 
 
 def test_without_a_validated_checkpoint_the_last_one_is_measured(tiny: Any, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.toml"
-    training = "{ patience_validations = 5, validate_every_steps = 99, checkpoint_every_steps = 1, max_steps = 2 }"
-    rows.write_text(f'title = "t"\n[[rows]]\nname = "one"\ntraining = {training}\n')
-    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
-    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
-    assert isinstance(result, dict)
+    training = "patience_validations = 5, validate_every_steps = 99, checkpoint_every_steps = 1, max_steps = 2"
+    result = result_of_row(tiny.recipe, tmp_path, training)
     assert (result["checkpoint"], result["checkpoint_is"]) == (2, "last")
 
 
@@ -338,14 +337,10 @@ def test_a_run_that_diverged_is_finished_too(
 def test_a_diverged_row_is_named_and_its_files_are_json(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = tmp_path / "rows.toml"
-    rows.write_text('title = "t"\n[[rows]]\nname = "one"\ntraining = { max_steps = 1 }\n')
-    planned, fingerprint = make_plan(tiny.recipe, rows, tmp_path / "all")
     monkeypatch.setattr(sweep_module, "Validator", lambda *about: lambda model: Validation(math.nan, 12.0, []))
-    result = run_here(planned[0], tmp_path / "all", fingerprint, "cpu", 1)
-    assert isinstance(result, dict)
+    result = result_of_row(tiny.recipe, tmp_path, "max_steps = 1")
     assert _summary(result).startswith("diverged, BLEU 12.0, trained in ")
-    done = ablate(tiny.recipe, rows, tmp_path / "all")
+    done = ablate(tiny.recipe, tmp_path / "rows.toml", tmp_path / "all")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ +one .* diverged ", done.stdout, flags=re.MULTILINE)
     for file in (tmp_path / "all" / "ablations.json", tmp_path / "all" / "one-seed1" / "ablation.json"):
