@@ -217,21 +217,16 @@ def test_two_models_of_one_direction_are_refused(model: Path) -> None:
 
 
 def test_a_form_has_the_same_fields_as_json(server: Server) -> None:
+    def of_form(body: str, kind: str = "application/x-www-form-urlencoded") -> Any:
+        return server.answer(request("POST", "/translate", body.encode(), Content_Type=kind)).json
+
     body = urlencode({"q": "the dog & a=cat ü", "source": "en", "target": "de", "n_best": "2", "alignment": "true"})
-    answer = server.answer(
-        request("POST", "/translate", body.encode(), Content_Type="application/x-www-form-urlencoded; charset=utf-8")
-    )
-    assert answer.json == server.post("the dog & a=cat ü", n_best=2, alignment=True).json
+    expected = server.post("the dog & a=cat ü", n_best=2, alignment=True).json
+    assert of_form(body, "application/x-www-form-urlencoded; charset=utf-8") == expected
     body = json.dumps({"q": ["the dog"], "source": "en", "target": "de"})  # curl -d says that it is a form
-    answer = server.answer(
-        request("POST", "/translate", f" {body}".encode(), Content_Type="application/x-www-form-urlencoded")
-    )
-    assert answer.json == server.post(["the dog"]).json
+    assert of_form(f" {body}") == server.post(["the dog"]).json
     body = urlencode([("q", "the dog"), ("q", "a cat"), ("source", "en"), ("target", "de")])
-    answer = server.answer(
-        request("POST", "/translate", body.encode(), Content_Type="application/x-www-form-urlencoded")
-    )
-    assert answer.json == server.post(["the dog", "a cat"]).json
+    assert of_form(body) == server.post(["the dog", "a cat"]).json
 
 
 def test_html_keeps_its_tags_and_translates_the_text_between_them(server: Server) -> None:
