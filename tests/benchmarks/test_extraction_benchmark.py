@@ -25,8 +25,7 @@ QMSUM = {
 
 
 @pytest.fixture
-def extraction(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+def extraction() -> ModuleType:
     import extraction
 
     return extraction

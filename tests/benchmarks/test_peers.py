@@ -9,11 +9,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-
-
 @pytest.fixture
 def environments(tmp_path: Path) -> ModuleType:
     """The module, and in tmp_path the text with an environment "toy" that is this Python."""

@@ -1,20 +1,17 @@
 """The scripts that tell what came of a run, on a small run: every number they print is one of the run's."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines
+from tests.benchmarks.conftest import ROOT, execute
 from tests.conftest import write_corpus
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 RECIPE = (
     '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{ source = "train.en", target = "train.de" }]\n'
     'valid = [{ source = "valid.en", target = "valid.de" }]\n'
@@ -23,15 +20,6 @@ RECIPE = (
     "[training]\ntokens_per_update = 200\nwarmup_steps = 5\nmax_steps = 9\nvalidate_every_steps = 3\n"
     "checkpoint_every_steps = 3\nkeep_last = 2\n[decoding]\nmax_length_offset = 3\naverage_last = 2\n"
 )
-
-
-def execute(*command: object) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -1,35 +1,29 @@
 """The GPU benchmark, tried on a CPU with a tiny model: it measures, isolates failures, tells parts apart."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from tests.benchmarks.conftest import ROOT, execute
+
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "train_gpu.py"
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+def benchmark() -> ModuleType:
     import train_gpu
 
     return train_gpu
 
 
 def run(output: Path, *arguments: str) -> dict:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])}
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--output", str(output), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return {**json.loads(output.read_text()), "stdout": done.stdout}
+    out = execute(SCRIPT, "--device", "cpu", "--output", output, *arguments)
+    return {**json.loads(output.read_text()), "stdout": out}
 
 
 TINY = ["--models", "tiny", "--updates", "6", "--warmup", "2", "--tokens-per-update", "600", "--tokens-per-pass", "250"]

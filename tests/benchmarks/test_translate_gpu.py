@@ -3,9 +3,6 @@ to run a step translates as nmtkit does."""
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from types import ModuleType
@@ -18,36 +15,31 @@ from nmtkit.data.batch import pad
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.vocabulary import EOS
+from tests.benchmarks.conftest import ROOT, execute
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "translate_gpu.py"
 HAS_CTRANSLATE2 = importlib.util.find_spec("ctranslate2") is not None
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+def benchmark() -> ModuleType:
     import translate_gpu
 
     return translate_gpu
 
 
 @pytest.fixture
-def modes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+def modes() -> ModuleType:
     import decoding_modes
 
     return decoding_modes
 
 
 def run(output: Path, *arguments: str) -> dict:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])}
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--models", "tiny", "--output", str(output), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return {**json.loads(output.read_text()), "stdout": done.stdout}
+    out = execute(SCRIPT, "--device", "cpu", "--models", "tiny", "--output", output, *arguments)
+    return {**json.loads(output.read_text()), "stdout": out}
 
 
 def test_it_measures_a_tiny_model_on_a_cpu(tmp_path: Path) -> None:
