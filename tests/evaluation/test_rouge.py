@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nmtkit.errors import DataError
-from nmtkit.evaluation import metrics
 from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.metric_names import METRICS, comparable_to, left_out
 from nmtkit.evaluation.metrics import Scorer
@@ -149,14 +148,6 @@ def test_intervals_and_paired_tests_resample_the_examples() -> None:
         assert (found.score, found.difference) == (50, -25)
         assert found.is_significant
         assert found.signature.startswith("rouge:1|stem:no|split:tab|nrefs:1|")
-
-
-def test_a_long_text_is_scored_in_parts_with_the_same_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = Scorer([SYSTEM * 4], target_language=None, text="plain")
-    hypotheses = SYSTEM[::-1] * 4
-    whole = scorer.score(hypotheses, NAMES)
-    monkeypatch.setattr(metrics, "LINES_AT_ONCE", 3)
-    assert scorer.score(hypotheses, NAMES) == whole
 
 
 def test_rouge_is_computed_only_by_name_and_of_any_text_in_latin_letters() -> None:

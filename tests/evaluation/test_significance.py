@@ -190,15 +190,6 @@ def test_a_system_does_not_differ_from_itself(method: Method) -> None:
     assert not same.is_significant
 
 
-@pytest.mark.parametrize("method", TRIALS)
-def test_a_difference_in_a_single_line_is_not_significant(method: Method) -> None:
-    systems = {"a": TEXTS["a"][:1], "b": ["nie"]}
-    of_reference = Scorer([TEXTS["reference"][:1]], target_language=None, text="plain")
-    other = paired_test(of_reference, systems, "chrf2", method, trials=100)["b"]
-    assert other.difference != 0
-    assert other.p_value == 1  # and not 1 / 101, as sacreBLEU has it
-
-
 @pytest.mark.parametrize("metric", NAMES)
 def test_one_line_that_differs_is_chance_to_randomization(metric: str) -> None:
     systems = {"a": TEXTS["a"], "b": ["nie", *TEXTS["a"][1:]]}
