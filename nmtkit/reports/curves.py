@@ -59,10 +59,11 @@ def spacing_of_reports(run: RunFacts) -> int:
     return max(1, -(-len(run.metrics) // MOST_REPORTS))
 
 
-def reports_shown(run: RunFacts) -> list[int]:
-    """Return the lines of metrics.jsonl that are shown, from 1: evenly spaced ones, every validation and the last."""
+def reports_shown(run: RunFacts) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl that are shown: evenly spaced ones, every validation and the last."""
     last = len(run.metrics)
-    return sorted({*range(1, last + 1, spacing_of_reports(run)), *run.validations, *([last] if last else [])})
+    numbers = {*range(1, last + 1, spacing_of_reports(run)), *run.validations, *([last] if last else [])}
+    return [run.metrics[number - 1] for number in sorted(numbers)]
 
 
 def figures(runs: Sequence[RunFacts]) -> dict[str, Any]:
@@ -87,9 +88,8 @@ def _numbers(run: RunFacts) -> dict[str, dict[str, list[float | None]]]:
     def short(value: float) -> float:  # eight digits are more than a picture shows
         return value if isinstance(value, int) else float(f"{value:.8g}")
 
-    lines = [run.metrics[number - 1] for number in reports_shown(run)]
     # All axes share one list of lines, so a line needs a finite value on each.
-    lines = [line for line in lines if all(is_number(line.get(key)) for _, key, _ in OVER.values())]
+    lines = [line for line in reports_shown(run) if all(is_number(line.get(key)) for _, key, _ in OVER.values())]
     return {
         "x": {name: [short(line[key] * scale) for line in lines] for name, (_, key, scale) in OVER.items()},
         "y": {

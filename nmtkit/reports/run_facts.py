@@ -97,9 +97,9 @@ class RunFacts:
         return f"nmtkit {name} {folder}"
 
     @property
-    def validations(self) -> list[int]:
-        """The lines of metrics.jsonl, from 1, that a validation wrote."""
-        return [number for number, line in enumerate(self.metrics, start=1) if line.get("valid_nll") is not None]
+    def validations(self) -> dict[int, dict[str, Any]]:
+        """The lines of metrics.jsonl that a validation wrote, by their numbers from 1."""
+        return {number: line for number, line in enumerate(self.metrics, 1) if line.get("valid_nll") is not None}
 
     @property
     def unstated(self) -> str | None:
@@ -203,8 +203,8 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
         return None
     files, data = Run(run.folder), run.recipe.data
     only = data.target_languages[0] if len(data.target_languages) == 1 else None
-    for number in reversed(run.validations):
-        for sample in run.metrics[number - 1].get("samples") or []:
+    for line in reversed(run.validations.values()):
+        for sample in line.get("samples") or []:
             source, hypothesis = sample["source"], sample["hypothesis"]
             if source.strip() and hypothesis.strip():
                 return source, hypothesis, sample.get("target_language", only), sample.get("source_language")

@@ -109,8 +109,7 @@ def _headline(run: RunFacts) -> list[tuple[str, str]]:
     ):
         if last.get(key) is not None:
             cells.append((label, FORMS[form](last[key])))
-    losses = [run.metrics[number - 1]["valid_nll"] for number in run.validations]
-    if finite := [loss for loss in losses if is_number(loss)]:
+    if finite := [line["valid_nll"] for line in run.validations.values() if is_number(line["valid_nll"])]:
         cells.append((f"best validation {run.task.nll}", FORMS["four"](min(finite))))
     return cells
 
@@ -156,8 +155,7 @@ def _test_sets(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
 
 
 def _validations_with_samples(run: RunFacts) -> dict[int, dict[str, Any]]:
-    lines = {number: run.metrics[number - 1] for number in run.validations}
-    return {number: line for number, line in lines.items() if line.get("samples")}
+    return {number: line for number, line in run.validations.items() if line.get("samples")}
 
 
 def _validation_switches(run: RunFacts, index: int) -> str:
@@ -175,7 +173,6 @@ def _curve_switches(names: Sequence[str], over: dict[str, str]) -> str:
 
 
 def _ranked(run: RunFacts, name: str) -> dict[str, Any]:
-    """Return the worst and the best translations of a test set."""
     found = translated(run, name)
     if isinstance(found, str):
         return {"run": run, "name": name, "missing": found, "sentences": {}}
@@ -185,7 +182,6 @@ def _ranked(run: RunFacts, name: str) -> dict[str, Any]:
 
 
 def _metrics_table(run: RunFacts) -> str:
-    """Return the numbers of the curves, a line per report."""
     columns = {
         "step": ("update", "count"),
         "epoch": ("epoch", "count"),
@@ -202,7 +198,7 @@ def _metrics_table(run: RunFacts) -> str:
         "padding": ("padding", "percent"),
         "mfu": ("MFU", "percent"),
     }
-    lines = [run.metrics[number - 1] for number in reports_shown(run)]
+    lines = reports_shown(run)
     if all(line.get("valid_bleu") is None for line in lines):
         del columns["valid_bleu"]
     # Plain numbers need no isolation from their neighbours, which would make a long table twice as large.
@@ -319,7 +315,6 @@ def _settings(runs: Sequence[RunFacts]) -> dict[str, list[list[str]]]:
 
 
 def _reproduction(runs: Sequence[RunFacts]) -> list[list[str]]:
-    """Return the seed, checksums, versions and device."""
     rows = [["seed", *(_cell(run.recipe.training.seed) for run in runs)]]
     for label, key in (
         ("fingerprint of settings and corpora", "fingerprint"),
