@@ -252,7 +252,6 @@ class Scorer:
         return metric, statistics
 
     def _measure(self, name: str, lines: list[str], resamples: int) -> Score:
-        """Compute one metric on text of its form."""
         metric, statistics = self.statistics(name, lines)
         result = metric._aggregate_and_compute(statistics)
         interval = _interval(metric, statistics, resamples) if resamples > 1 else None

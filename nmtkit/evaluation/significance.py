@@ -173,7 +173,6 @@ def _randomization(metric: "Metric", statistics: Sequence[Any], scores: Sequence
 
 
 def _by_mcnemar(scorer: Scorer, systems: Mapping[str, list[str]]) -> dict[str, PairedResult]:
-    """Compare the accuracy of labels with the first system's."""
     first = next(iter(systems))
     found: dict[str, PairedResult] = {}
     for name, lines in systems.items():

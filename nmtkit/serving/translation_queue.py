@@ -99,7 +99,6 @@ class TranslationQueue:
                     job.result.set_result(result)
 
     def _drop_over(self) -> None:
-        """Remove the jobs whose result is not needed any more."""
         for job in self._jobs:
             if job.is_over() and not job.result.done():
                 # 499 is the code of nginx for this; no client receives it.
