@@ -56,20 +56,19 @@ class TestHandMadeTrees:
 
 
 class TestCollinsRules:
-    def test_top_is_no_bracket(self) -> None:
-        assert counts("(TOP (S (NN a)))", "(S (NN a))") == (1, 1, 1, 1, 1)
-
-    def test_a_bracket_without_label_is_one(self) -> None:
-        assert counts("( (S (NN a)))", "( (S (NN a)))") == (2, 2, 2, 1, 1)
-
-    def test_function_tags_do_not_count(self) -> None:
-        assert counts("(S-1 (NP-SBJ=2 (NN a)) (X=1 (NN b)))", "(S (NP (NN a)) (X-TMP (NN b)))")[:3] == (3, 3, 3)
-
-    def test_prt_is_advp(self) -> None:
-        assert counts("(S (PRT (RP up)))", "(S (ADVP (RP up)))")[:3] == (2, 2, 2)
-
-    def test_a_label_counts_as_often_as_it_stands_there(self) -> None:
-        assert counts("(NP (NP (NP (NN a))))", "(NP (NP (NN a)))")[:3] == (3, 2, 2)
+    @pytest.mark.parametrize(
+        ("gold", "test", "expected"),
+        [
+            ("(TOP (S (NN a)))", "(S (NN a))", (1, 1, 1, 1, 1)),  # TOP is no bracket
+            ("( (S (NN a)))", "( (S (NN a)))", (2, 2, 2, 1, 1)),  # without a label it is one
+            # Function tags do not count.
+            ("(S-1 (NP-SBJ=2 (NN a)) (X=1 (NN b)))", "(S (NP (NN a)) (X-TMP (NN b)))", (3, 3, 3, 2, 2)),
+            ("(S (PRT (RP up)))", "(S (ADVP (RP up)))", (2, 2, 2, 1, 1)),
+            ("(NP (NP (NP (NN a))))", "(NP (NP (NN a)))", (3, 2, 2, 1, 1)),  # as often as a label stands there
+        ],
+    )
+    def test_brackets_are_counted_by_labels_and_spans(self, gold: str, test: str, expected: tuple[int, ...]) -> None:
+        assert counts(gold, test) == expected
 
     @pytest.mark.parametrize("tag", [",", ":", "``", "''", "."])
     def test_punctuation_is_taken_out_so_where_it_is_attached_does_not_matter(self, tag: str) -> None:
