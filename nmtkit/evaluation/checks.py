@@ -76,23 +76,17 @@ def text_faults(
         found = [TextFault("not_counted", *own.unscored(references[0], hypotheses, name))]
         return [fault for fault in found if fault.lines]
     of_line = list(zip(*references, strict=True))
+    rows = list(zip(hypotheses, of_line, sources or [""] * len(hypotheses), strict=True))
     copied = _numbers(
-        sources is not None
-        and _WORD.search(hypothesis) is not None  # numbers and signs may be right as they are
-        and hypothesis.split() == sources[number].split()
+        _WORD.search(hypothesis) is not None  # numbers and signs may be right as they are
+        and hypothesis.split() == source.split()
         # A copy is right if a reference is the same copy.
-        and all(reference.split() != sources[number].split() for reference in of_line[number])
-        for number, hypothesis in enumerate(hypotheses)
+        and all(reference.split() != source.split() for reference in lines)
+        for hypothesis, lines, source in rows
     )
-    empty = _numbers(
-        not hypothesis.strip() and any(reference.strip() for reference in of_line[number])
-        for number, hypothesis in enumerate(hypotheses)
-    )
-    blank = _numbers(
-        hypothesis.strip() and not any(reference.strip() for reference in of_line[number])
-        for number, hypothesis in enumerate(hypotheses)
-    )
-    partly = _numbers(1 <= sum(not reference.strip() for reference in row) < len(row) for row in of_line)
+    empty = _numbers(not hypothesis.strip() and any(map(str.strip, lines)) for hypothesis, lines, _ in rows)
+    blank = _numbers(hypothesis.strip() and not any(map(str.strip, lines)) for hypothesis, lines, _ in rows)
+    partly = _numbers(1 <= sum(not reference.strip() for reference in lines) < len(lines) for lines in of_line)
     script = Script(target_language or "")  # without a language nothing is foreign
     is_like_source = _like_source(of_line, sources)
 
@@ -101,8 +95,8 @@ def text_faults(
 
     is_copied = set(copied)  # copies are in the language of the source, and are reported as copies only
     foreign = _numbers(
-        is_foreign(hypothesis) and not any(map(is_foreign, of_line[number])) and number + 1 not in is_copied
-        for number, hypothesis in enumerate(hypotheses)
+        is_foreign(hypothesis) and not any(map(is_foreign, lines)) and number not in is_copied
+        for number, (hypothesis, lines, _) in enumerate(rows, start=1)
     )
     language = target_language or "the language of the reference"
     found = [
