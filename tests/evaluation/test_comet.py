@@ -109,12 +109,6 @@ def test_an_unknown_model_is_told_in_one_line(library: list[StandIn]) -> None:
     assert library == []
 
 
-def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "comet", None)
-    with pytest.raises(DataError, match=r"COMET is not installed; run `pip install 'nmtkit\[comet\]'`"):
-        Comet(MODEL, torch.device("cpu"))
-
-
 def test_comet_is_asked_for_by_its_model_and_says_what_it_may_be_compared_with() -> None:
     with pytest.raises(DataError, match="COMET needs a model: give `nmtkit score` one, such as --comet"):
         score(["a"], ["a"], target_language=None, text="plain", metrics=["comet"])

@@ -47,6 +47,13 @@ def without_mecab(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     bleu_tokenizer.cache_clear()
 
 
+def break_mecab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MeCab cannot be imported."""
+    for module in ("MeCab", "ipadic"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+
+
 def text_in(language: str) -> list[str]:
     """Sentences in a language, or made of the letters of its writing system."""
     names = scripts_of(language)
@@ -162,9 +169,7 @@ def test_what_is_missing_is_named_with_its_remedy(
         "BLEU is computed on characters (tok:char), because MeCab is not installed; for words (tok:ja-mecab): "
         "pip install 'nmtkit[ja]'"
     ]
-    for module in ("MeCab", "ipadic"):
-        monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    break_mecab(monkeypatch)
     with pytest.raises(DataError, match=r"tok:ja-mecab.*pip install 'nmtkit\[ja\]'"):
         Scorer([UNSPACED["ja"]], target_language="ja", text="plain", tokenizer="ja-mecab").score(UNSPACED["ja"])
 
@@ -203,9 +208,7 @@ def test_a_run_keeps_the_tokenizer_that_it_began_with(tiny: Any, tmp_path: Path)
 def test_validation_finds_a_missing_tokenizer_before_the_training(
     tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("MeCab", "ipadic"):
-        monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    break_mecab(monkeypatch)
     manifest = read_json(run / "data" / "manifest.json")
     write_json(run / "data" / "manifest.json", {**manifest, "bleu_tokenizer": "ja-mecab"})
     with pytest.raises(DataError, match="needs MeCab"):

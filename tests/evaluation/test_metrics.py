@@ -347,11 +347,14 @@ def test_nothing_is_printed_not_even_on_text_that_looks_tokenised(
 
 
 def test_scores_as_json_is_the_inner_level_of_scores_json() -> None:
-    scores = score(HYPOTHESES, REFERENCES, target_language="de", text="plain", metrics=["sacrebleu", "ter"])
-    bleu, ter = scores["sacrebleu"], scores["ter"]
-    assert json.loads(json.dumps(scores_as_json(scores))) == {
+    scorer = Scorer([REFERENCES], target_language="de", text="plain")
+    bleu = scorer.score(HYPOTHESES, ["sacrebleu"])["sacrebleu"]
+    ter = scorer.score(HYPOTHESES, ["ter"], resamples=30)["ter"]
+    assert ter.interval is not None
+    interval = {"mean": ter.interval.mean, "half_width": ter.interval.half_width, "resamples": 30, "seed": "12345"}
+    assert json.loads(json.dumps(scores_as_json({"sacrebleu": bleu, "ter": ter}))) == {
         "sacrebleu": {"score": bleu.score, "signature": bleu.signature, "details": bleu.details},
-        "ter": {"score": ter.score, "signature": ter.signature},
+        "ter": {"score": ter.score, "signature": ter.signature, "interval": interval},
     }
 
 

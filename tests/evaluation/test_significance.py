@@ -11,8 +11,7 @@ import pytest
 from nmtkit.errors import DataError
 from nmtkit.evaluation import metrics, significance
 from nmtkit.evaluation.metrics import Scorer
-from nmtkit.evaluation.scores import scores_as_json
-from nmtkit.evaluation.significance import TRIALS, Method, as_json, paired_test
+from nmtkit.evaluation.significance import TRIALS, Method, paired_test
 
 NUM_LINES = 40
 NAMES = {"sacrebleu": "BLEU", "chrf2": "chrF2", "ter": "TER"}
@@ -219,22 +218,6 @@ def test_the_numbers_of_trials_are_those_of_sacrebleu_where_nothing_is_said() ->
 def test_unequal_lines_are_told() -> None:
     with pytest.raises(DataError, match=f"{NUM_LINES - 1} lines and the references {NUM_LINES}"):
         paired_test(scorer("reference"), {"a": TEXTS["a"], "b": TEXTS["b"][1:]}, "sacrebleu", "bootstrap")
-
-
-def test_what_is_written_of_intervals_and_comparisons() -> None:
-    of_references = scorer("reference")
-    scores = of_references.score(TEXTS["b"], ["chrf2"], resamples=30)
-    interval = scores["chrf2"].interval
-    assert interval is not None
-    assert scores_as_json(scores)["chrf2"]["interval"] == {
-        "mean": interval.mean, "half_width": interval.half_width, "resamples": 30, "seed": "12345",
-    }  # fmt: skip
-    results = paired_test(of_references, SYSTEMS, "chrf2", "bootstrap", trials=30)
-    assert as_json(results["a"], "a") is None
-    assert as_json(results["b"], "a") == {
-        "baseline": "a", "difference": results["b"].difference, "p_value": results["b"].p_value,
-        "signature": results["b"].signature,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", ["7", "0"])
