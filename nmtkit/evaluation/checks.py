@@ -148,18 +148,15 @@ def _leftovers(
 ) -> list[TextFault]:
     """Return remains of processing that neither references nor sources have: theirs may be tokenised and escaped."""
     expected = {what for lines in (*references, sources or ()) for line in lines for what in leftovers.leftovers(line)}
-    lines: dict[str, list[int]] = {kind: [] for kind in leftovers.KINDS}
-    example: dict[str, str] = {}
+    found: dict[str, dict[int, str]] = {kind: {} for kind in leftovers.KINDS}  # by line the first one
     for number, hypothesis in enumerate(hypotheses, start=1):
-        new = {what: kind for what, kind in leftovers.leftovers(hypothesis).items() if what not in expected}
-        for what, kind in new.items():
-            example.setdefault(kind, what)
-        for kind in set(new.values()):
-            lines[kind].append(number)
+        for what, kind in leftovers.leftovers(hypothesis).items():
+            if what not in expected:
+                found[kind].setdefault(number, what)
     return [
-        TextFault(kind, f"{kind} such as {example[kind]}", tuple(of_kind), _ADVICE[kind])
-        for kind, of_kind in lines.items()
-        if of_kind
+        TextFault(kind, f"{kind} such as {next(iter(of_lines.values()))}", tuple(of_lines), _ADVICE[kind])
+        for kind, of_lines in found.items()
+        if of_lines
     ]
 
 
