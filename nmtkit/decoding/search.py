@@ -23,6 +23,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -163,22 +164,15 @@ class _SearchState:
 
     def extend(self, log_probs: NDArray[np.floating], slots: NDArray[np.intp], last: NDArray[np.int64]) -> None:
         """Continue the hypotheses in these slots by the tokens ``last``."""
-        self.choose(slots)
+        self.choose((np.arange(len(slots))[:, None], slots))
         self.tokens = np.concatenate([self.tokens, last[:, :, None]], 2)
         self.trace = np.concatenate([self.trace, log_probs[:, :, None]], 2)
 
-    def choose(self, slots: NDArray[np.intp]) -> None:
-        """Keep, drop or repeat hypotheses: those in these slots [sentences, live], in this order."""
-        sentences = np.arange(len(slots))[:, None]
-        self.tokens, self.trace = self.tokens[sentences, slots], self.trace[sentences, slots]
+    def choose(self, index: Any) -> None:
+        """Keep, drop or repeat hypotheses; ``index``: rows of sentences, or rows and slots [sentences, live]."""
+        self.tokens, self.trace = self.tokens[index], self.trace[index]
         if self.attention is not None:
-            self.attention = self.attention[torch.as_tensor(sentences), torch.as_tensor(slots)]
-
-    def keep(self, kept: list[int]) -> None:
-        """Drop all other sentences."""
-        self.tokens, self.trace = self.tokens[kept], self.trace[kept]
-        if self.attention is not None:
-            self.attention = self.attention[kept]
+            self.attention = self.attention[index]
 
 
 def beam_search(
@@ -248,7 +242,7 @@ def beam_search(
             # Stable, so that equal ones keep the order of the selection on every machine.
             slots = np.argsort(-live_values, axis=1, kind="stable")[:, :beam]
             live_values = np.take_along_axis(live_values, slots, 1)
-            state.choose(slots)
+            state.choose((np.arange(len(slots))[:, None], slots))
             rows, last, log_probs = (
                 each.gather(1, torch.as_tensor(slots, device=device)) for each in (rows, last, log_probs)
             )
@@ -265,7 +259,7 @@ def beam_search(
         ]
         if len(kept) < len(active):
             active = [active[row] for row in kept]
-            state.keep(kept)
+            state.choose(kept)
             rows, last, log_probs = rows[kept], last[kept], log_probs[kept]
         if active:
             stepper.select(rows)
