@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nmtkit.decoding.engine import SURROGATE
 from nmtkit.decoding.forced import ForcedScore
 from nmtkit.decoding.lengths import LengthPenalty
 from nmtkit.errors import DataError
@@ -260,11 +261,7 @@ def _number(value: str | int | float | None) -> float | None:
 
 def _one_line(text: str) -> str:
     """Return a JSON string as one line: line ends become blanks, and halves of surrogate pairs U+FFFD."""
-    return _whole_characters(text.replace("\n", " "))
-
-
-def _whole_characters(text: str) -> str:
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return SURROGATE.sub("\ufffd", text.replace("\n", " "))
 
 
 # ---- writing
@@ -282,7 +279,7 @@ def as_lines(entry: NBestList, ranking: Sequence[Ranked]) -> list[str]:
             old, scores = ranked.candidate, list(ranked.model_scores)
             new = {"score": ranked.score, "original_score": old.score, "model_scores": scores}
             hypotheses.append({**old.fields, **new})
-        return [_whole_characters(json.dumps({**entry.fields, "hypotheses": hypotheses}, ensure_ascii=False))]
+        return [SURROGATE.sub("\ufffd", json.dumps({**entry.fields, "hypotheses": hypotheses}, ensure_ascii=False))]
     lines = []
     for ranked in ranking:
         old = ranked.candidate
