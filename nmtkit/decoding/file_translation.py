@@ -145,7 +145,7 @@ class TranslationJob:
         minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
         kept: number of samples to choose.
         place: beginning of each warning, such as "test2016: ".
-        unread: numbers of the lines reported so far that the model has not read, or only in part, by status.
+        doubtful: numbers of the lines reported so far where text may be lost, by status.
         unwritten: characters of missing spans, reported so far, that are not in the vocabulary.
     """
 

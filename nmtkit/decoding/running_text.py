@@ -200,8 +200,7 @@ def _prompt_ids(loaded: LoadedModel, text: str, kind: str) -> list[int]:
     """Return the tokens of a text that another one follows; ``kind`` names it in messages."""
     if bad := SURROGATE.search(text):
         raise DataError(f"the {kind} is not valid UTF-8: {bad.group()!r} in it")
-    ids: list[int] = token_ids(loaded, text.split("\n"), ends=False).tolist()
-    return ids
+    return token_ids(loaded, text.split("\n"), ends=False).tolist()
 
 
 def _constraint_after(earlier: Sequence[int], constraint: Constraint) -> Constraint:
