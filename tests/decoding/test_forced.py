@@ -169,15 +169,6 @@ def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest
     assert max(rows * length for rows, length in shapes) <= 60
 
 
-def test_an_ensemble_averages_probabilities(tokenizer: Tokenizer) -> None:
-    models = [model_for(tokenizer, seed=seed) for seed in (1, 2)]
-    first, second = (decoder_of(tokenizer, model).score(TEXT)[0].log_probs for model in models)
-    together = decoder_of(tokenizer, *models).score(TEXT)[0].log_probs
-    expected = [math.log((math.exp(a) + math.exp(b)) / 2) for a, b in zip(first, second, strict=True)]
-    assert together == pytest.approx(expected, abs=1e-10)
-    assert decoder_of(tokenizer, models[0], models[0]).score(TEXT)[0].log_probs == pytest.approx(first, abs=1e-12)
-
-
 def test_a_damaged_model_is_told_instead_of_scores(tokenizer: Tokenizer) -> None:
     model = model_for(tokenizer)
     model.output_embedding[5] = float("nan")
@@ -320,14 +311,6 @@ def test_models_are_read_from_their_folders(tokenizer: Tokenizer, tmp_path: Path
     assert [score.log_prob for score in rounded] == pytest.approx([score.log_prob for score in exact], abs=1e-3)
     assert loaded.score(TEXT) != ForcedDecoder.load(folders[:1]).score(TEXT)
     assert (loaded.decoding.alpha, loaded.decoding.length_penalty) == (0.5, "length")
-
-
-def test_an_ensemble_of_other_vocabularies_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    save(tmp_path / "one", tokenizer)
-    save(tmp_path / "other", learn_tokenizer(data_config(vocab_size=60), lambda: TEXT))
-    with pytest.raises(ModelError) as caught:
-        ForcedDecoder.load([tmp_path / "one", tmp_path / "other"])
-    assert str(caught.value).startswith(f"{tmp_path / 'other'}: its vocabulary differs from that of")
 
 
 def test_a_precision_that_a_device_does_not_have_is_refused(tmp_path: Path) -> None:
