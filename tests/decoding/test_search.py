@@ -82,10 +82,11 @@ def find(
     table: Table,
     max_lengths: Sequence[int],
     beam: int,
+    options: SearchOptions | None = None,
+    *,
     penalty: tuple[str, float] = ("wu", 0.6),
     sentences: Sequence[int] | None = None,
     forbidden: Sequence[int] = FORBIDDEN,
-    options: SearchOptions | None = None,
 ) -> list[list[Hypothesis]]:
     stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
     return beam_search(
@@ -156,7 +157,7 @@ def test_finished_hypotheses_beside_the_beam_equal_a_plain_search(beam: int, pen
     options = SearchOptions(beside=True, keep_attention=True, source_lengths=[4, 3] * 4)
     for seed in range(4):
         table = history_table(seed, sharpness=1.0)
-        found = find(table, max_lengths, beam, penalty, options=options)
+        found = find(table, max_lengths, beam, options, penalty=penalty)
         for sentence, max_length in enumerate(max_lengths):
             expected = search_beside(table, sentence, max_length, beam, penalty)
             assert [hypothesis.ids for hypothesis in found[sentence]] == [ids for _, ids in expected]
@@ -173,7 +174,7 @@ def test_finished_hypotheses_beside_the_beam_equal_a_plain_search(beam: int, pen
                     weights = np.random.default_rng([7, sentence, *history]).dirichlet(np.full(4 - sentence % 2, 0.4))
                     assert row.numpy() == pytest.approx(weights)
         if beam > 1:
-            assert found != find(table, max_lengths, beam, penalty)
+            assert found != find(table, max_lengths, beam, penalty=penalty)
             assert any(each.token_log_probs[-1] == 0 for hypotheses in found for each in hypotheses)
 
 
@@ -186,7 +187,7 @@ def test_a_search_ends_where_only_the_end_may_follow_even_below_the_minimum_leng
             step[:] = -torch.inf
 
     options = SearchOptions(min_tokens=5, beside=beside, constraints=(nothing_after_two,))
-    [[empty, *_], [short, *_]] = find(history_table(1), [0, 9], 2, options=options)
+    [[empty, *_], [short, *_]] = find(history_table(1), [0, 9], 2, options)
     assert (len(empty.ids), len(short.ids)) == (0, 2)
 
 
@@ -304,10 +305,10 @@ def test_stopping_early_changes_no_translation(
 ) -> None:
     max_lengths = [7, 2, 5, 7, 0, 6, 7, 7]
     for table in (history_table(6), history_table(7, sharpness=0.7), last_token_table(8)):
-        early = find(table, max_lengths, beam, penalty)
+        early = find(table, max_lengths, beam, penalty=penalty)
         with monkeypatch.context() as patch:
             never_stop_early(patch)
-            late = find(table, max_lengths, beam, penalty)
+            late = find(table, max_lengths, beam, penalty=penalty)
         assert [hypotheses[0] for hypotheses in early] == [hypotheses[0] for hypotheses in late]
 
 

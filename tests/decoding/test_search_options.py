@@ -3,7 +3,8 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ from tests.decoding.test_search import (
     VOCAB,
     WORDS,
     Table,
-    TableStepper,
     all_translations,
+    find,
     history_table,
     last_token_table,
     log_prob_of,
@@ -51,23 +52,18 @@ WIDE = 400
 Ids = tuple[int, ...]
 
 
-def find(
-    table: Table,
-    max_lengths: Sequence[int],
-    beam: int,
-    options: SearchOptions,
-    sentences: Sequence[int] | None = None,
-    penalty: tuple[str, float] = PENALTY,
-) -> list[list[Hypothesis]]:
-    stepper = TableStepper(table, range(len(max_lengths)) if sentences is None else sentences)
-    return beam_search(
-        stepper, max_lengths, beam=beam, penalty=length_penalty(*penalty), suppressed=FORBIDDEN,
-        options=options,
-    )  # fmt: skip
-
-
 def holds(ids: Ids, phrase: Ids) -> bool:
     return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids) - len(phrase) + 1))
+
+
+def check_best(
+    found: Sequence[Hypothesis], table: Table, sentence: int, max_length: int, allows: Callable[[Ids], bool]
+) -> None:
+    """The first hypothesis is the best of all translations that are allowed."""
+    entries = all_translations(table, sentence, max_length, PENALTY)
+    _, log_prob, ids = next(entry for entry in entries if allows(entry[2]))
+    assert found[0].ids == ids
+    assert found[0].log_prob == pytest.approx(log_prob, abs=1e-12)
 
 
 # ---- constraints
@@ -77,31 +73,27 @@ def repeats(ids: Ids, size: int) -> bool:
     return max(Counter(itertools.pairwise(ids) if size == 2 else zip(ids)).values(), default=0) > 1
 
 
-CONSTRAINTS: list[tuple[Constraint, object]] = [
-    (no_repeated_ngrams(1), lambda ids: not repeats(ids, 1)),
-    (no_repeated_ngrams(2), lambda ids: not repeats(ids, 2)),
-    (forbidden_phrases([(4,), (5, 6)]), lambda ids: not holds(ids, (4,)) and not holds(ids, (5, 6))),
-    (forbidden_phrases([(5, 6, 5), (4, 4)]), lambda ids: not holds(ids, (5, 6, 5)) and not holds(ids, (4, 4))),
-    (forced_prefixes([(6, 4), (5,)]), None),
-]
-
-
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("number", range(len(CONSTRAINTS)))
-def test_under_a_rule_a_wide_beam_finds_the_best_of_what_is_allowed(number: int, seed: int) -> None:
-    constraint, allows = CONSTRAINTS[number]
+@pytest.mark.parametrize(
+    ("constraint", "allows"),
+    [
+        (no_repeated_ngrams(1), lambda sentence, ids: not repeats(ids, 1)),
+        (no_repeated_ngrams(2), lambda sentence, ids: not repeats(ids, 2)),
+        (forbidden_phrases([(4,), (5, 6)]), lambda sentence, ids: not holds(ids, (4,)) and not holds(ids, (5, 6))),
+        (
+            forbidden_phrases([(5, 6, 5), (4, 4)]),
+            lambda sentence, ids: not holds(ids, (5, 6, 5)) and not holds(ids, (4, 4)),
+        ),
+        (forced_prefixes([(6, 4), (5,)]), lambda sentence, ids: ids[:1] == (5,) if sentence else ids[:2] == (6, 4)),
+    ],
+)
+def test_under_a_rule_a_wide_beam_finds_the_best_of_what_is_allowed(
+    constraint: Constraint, allows: Callable[[int, Ids], bool], seed: int
+) -> None:
     table = history_table(seed)
     found = find(table, [4, 3], WIDE, SearchOptions(constraints=(constraint,)))
     for sentence, max_length in enumerate([4, 3]):
-        everything = all_translations(table, sentence, max_length, PENALTY)
-        if callable(allows):
-            # A hypothesis without an allowed continuation may end, so those count too.
-            allowed = [entry for entry in everything if allows(entry[2])]
-        else:
-            prefix = [(6, 4), (5,)][sentence]
-            allowed = [entry for entry in everything if entry[2][: len(prefix)] == prefix]
-        assert found[sentence][0].ids == allowed[0][2]
-        assert found[sentence][0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+        check_best(found[sentence], table, sentence, max_length, partial(allows, sentence))
 
 
 @pytest.mark.parametrize("constraints", [(), (forbidden_phrases([(4, 4, 4, 4, 4)]),)], ids=["alone", "constrained"])
@@ -112,20 +104,7 @@ def test_under_a_minimum_length_a_wide_beam_finds_the_best_of_what_is_allowed(
     table = history_table(seed)
     found = find(table, [4, 3], WIDE, SearchOptions(min_tokens=3, constraints=constraints))
     for sentence, max_length in enumerate([4, 3]):
-        allowed = [entry for entry in all_translations(table, sentence, max_length, PENALTY) if len(entry[2]) >= 3]
-        assert found[sentence][0].ids == allowed[0][2]
-        assert found[sentence][0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
-
-
-def test_rules_act_together() -> None:
-    table = history_table(3)
-    constraints = (no_repeated_ngrams(1), forced_prefixes([(4,)]))
-    [found] = find(table, [3], WIDE, SearchOptions(min_tokens=2, constraints=constraints))
-    allowed = [
-        entry for entry in all_translations(table, 0, 3, PENALTY)
-        if len(entry[2]) >= 2 and not repeats(entry[2], 1) and entry[2][0] == 4
-    ]  # fmt: skip
-    assert found[0].ids == allowed[0][2]
+        check_best(found[sentence], table, sentence, max_length, lambda ids: len(ids) >= 3)
 
 
 def test_a_forced_prefix_may_repeat_itself_and_what_follows_may_not() -> None:
@@ -144,18 +123,6 @@ def test_a_hypothesis_that_may_not_go_on_ends() -> None:
     assert found[0].log_prob == pytest.approx(log_prob_of(history_table(0), 0, ()))
 
 
-def test_a_minimum_beyond_the_maximum_length_gives_the_maximum_length() -> None:
-    [found] = find(history_table(0), [3], 4, SearchOptions(min_tokens=9))
-    assert {len(hypothesis.ids) for hypothesis in found} == {3}
-
-
-def test_a_forced_prefix_that_is_a_whole_translation_may_end_or_go_on() -> None:
-    table = history_table(5)
-    [found] = find(table, [4], WIDE, SearchOptions(constraints=(forced_prefixes([(5, 5)]),)))
-    expected = [entry for entry in all_translations(table, 0, 4, PENALTY) if entry[2][:2] == (5, 5)]
-    assert found[0].ids == expected[0][2]
-
-
 # ---- n-best
 
 
@@ -172,7 +139,7 @@ def test_a_wide_beam_finds_the_n_best_translations(seed: int) -> None:
 @pytest.mark.parametrize("n_best", [2, 4])
 def test_the_best_does_not_depend_on_how_many_are_asked_for(seed: int, n_best: int) -> None:
     table = last_token_table(seed)
-    one = find(table, [9, 5, 0], 4, SearchOptions())
+    one = find(table, [9, 5, 0], 4)
     several = find(table, [9, 5, 0], 4, SearchOptions(n_best=n_best))
     for first, more in zip(one, several, strict=True):
         assert (more[0].ids, more[0].score) == (first[0].ids, first[0].score)
@@ -195,7 +162,7 @@ def test_token_log_probs_are_those_of_the_table_and_add_up(beam: int) -> None:
     for hypotheses in find(table, [6, 4], beam, SearchOptions(n_best=beam)):
         for hypothesis in hypotheses:
             assert sum(hypothesis.token_log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-12)
-    best = find(table, [6], beam, SearchOptions())[0][0]
+    best = find(table, [6], beam)[0][0]
     expected = [float(table(0, best.ids[:place])[token]) for place, token in enumerate((*best.ids, EOS))]
     assert best.token_log_probs == pytest.approx(expected, abs=1e-12)
 
@@ -227,20 +194,6 @@ def test_with_coverage_a_wide_beam_equals_exhaustive_search(seed: int, beta: flo
         changed += ids != everything[0][2]
     if beta > 1:
         assert changed  # else the test could not fail
-
-
-def test_attention_is_that_of_the_hypothesis_that_carries_it() -> None:
-    options = SearchOptions(n_best=3, keep_attention=True, source_lengths=[4, 3])
-    for sentence, hypotheses in enumerate(find(history_table(1), [5, 5], 3, options)):
-        for hypothesis in hypotheses:
-            attention = hypothesis.attention
-            assert attention is not None
-            size = 4 - sentence % 2
-            expected = [
-                np.random.default_rng([7, sentence, *hypothesis.ids[:place]]).dirichlet(np.full(size, 0.4))
-                for place in range(len(hypothesis.ids) + 1)
-            ]
-            np.testing.assert_allclose(attention.numpy(), np.stack(expected))
 
 
 def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,27 +265,21 @@ def test_required_phrases_are_held(phrases: list[Ids], beam: int, seed: int) -> 
 def test_with_required_phrases_a_wide_beam_finds_the_best_that_holds_them(phrases: list[Ids], seed: int) -> None:
     table = history_table(seed)
     [found] = find(table, [4], WIDE, SearchOptions(select=required_phrases([single(phrases)], [4])))
-    allowed = [
-        entry for entry in all_translations(table, 0, 4, PENALTY) if all(holds(entry[2], phrase) for phrase in phrases)
-    ]
-    assert found[0].ids == allowed[0][2]
-    assert found[0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+    check_best(found, table, 0, 4, lambda ids: all(holds(ids, phrase) for phrase in phrases))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("alternatives", [[((6, 6), (5,))], [((4, 5), (6, 4, 4)), ((6,),)], [((6, 6, 6), (5, 5, 5))]])
 def test_any_of_the_alternatives_of_a_phrase_is_enough(alternatives: list[tuple[Ids, ...]], seed: int) -> None:
+    def allows(ids: Ids) -> bool:
+        return all(any(holds(ids, phrase) for phrase in phrases) for phrases in alternatives)
+
     table = history_table(seed)
     [found] = find(table, [4], WIDE, SearchOptions(select=required_phrases([alternatives], [4])))
-    allowed = [
-        entry
-        for entry in all_translations(table, 0, 4, PENALTY)
-        if all(any(holds(entry[2], phrase) for phrase in phrases) for phrases in alternatives)
-    ]
-    assert found[0].ids == allowed[0][2]
+    check_best(found, table, 0, 4, allows)
     for beam in (1, 3):
         [narrow] = find(table, [9], beam, SearchOptions(select=required_phrases([alternatives], [9])))
-        assert all(any(holds(narrow[0].ids, phrase) for phrase in phrases) for phrases in alternatives)
+        assert allows(narrow[0].ids)
 
 
 def test_progress_through_the_longer_alternative_ends_in_the_tokens_of_the_shorter() -> None:
@@ -371,16 +318,11 @@ def test_where_phrases_have_no_room_the_translation_still_ends() -> None:
 def test_a_phrase_that_cannot_be_generated_without_repeating_is_done_without(
     size: int, phrases: list[Ids], possible: list[Ids], seed: int
 ) -> None:
-    table, allows = history_table(seed), no_repeated_ngrams(size)
-    options = SearchOptions(constraints=(allows,), select=required_phrases([single(phrases)], [4], size))
-    [found] = find(table, [4], WIDE, options)
-    allowed = [
-        entry
-        for entry in all_translations(table, 0, 4, PENALTY)
-        if not repeats(entry[2], size) and all(holds(entry[2], phrase) for phrase in possible)
-    ]
-    assert found[0].ids == allowed[0][2]
-    assert found[0].log_prob == pytest.approx(allowed[0][1], abs=1e-12)
+    table, select = history_table(seed), required_phrases([single(phrases)], [4], size)
+    [found] = find(table, [4], WIDE, SearchOptions(constraints=(no_repeated_ngrams(size),), select=select))
+    check_best(
+        found, table, 0, 4, lambda ids: not repeats(ids, size) and all(holds(ids, phrase) for phrase in possible)
+    )
 
 
 @pytest.mark.parametrize(("size", "phrase"), [(1, (5, 6)), (2, (5, 6, 7))])
@@ -441,16 +383,9 @@ def test_one_hypothesis_without_numbers_is_told_with_required_phrases() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_of_phrases_that_exclude_each_other_one_is_held(seed: int) -> None:
     table, phrases = history_table(seed), [(4, 5), (6, 5)]
-    options = SearchOptions(
-        n_best=4, constraints=(no_repeated_ngrams(1),), select=required_phrases([single(phrases)], [4], 1)
-    )
-    [found] = find(table, [4], WIDE, options)
-    allowed = [
-        entry
-        for entry in all_translations(table, 0, 4, PENALTY)
-        if not repeats(entry[2], 1) and any(holds(entry[2], phrase) for phrase in phrases)
-    ]
-    assert found[0].ids == allowed[0][2]
+    select = required_phrases([single(phrases)], [4], 1)
+    [found] = find(table, [4], WIDE, SearchOptions(n_best=4, constraints=(no_repeated_ngrams(1),), select=select))
+    check_best(found, table, 0, 4, lambda ids: not repeats(ids, 1) and any(holds(ids, phrase) for phrase in phrases))
     assert all(any(holds(one.ids, phrase) for phrase in phrases) for one in found)
 
 
@@ -471,12 +406,8 @@ def test_how_many_tokens_of_phrases_can_be_held_together() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_phrase_may_go_on_from_a_prefix_that_repeats_itself(seed: int) -> None:
     constraints = (forced_prefixes([(6, 6)]), no_repeated_ngrams(1, [2]))
-    [found] = find(
-        history_table(seed),
-        [5],
-        4,
-        SearchOptions(constraints=constraints, select=required_phrases([[((6, 6, 5),)]], [5], 1)),
-    )
+    select = required_phrases([[((6, 6, 5),)]], [5], 1)
+    [found] = find(history_table(seed), [5], 4, SearchOptions(constraints=constraints, select=select))
     assert found[0].ids[:3] == (6, 6, 5)
 
 
@@ -587,7 +518,7 @@ def test_a_sample_needs_no_float64_on_the_device(monkeypatch: pytest.MonkeyPatch
 
 def test_a_low_temperature_and_a_top_k_of_1_are_greedy() -> None:
     table = history_table(2)
-    greedy = find(table, [3], 1, SearchOptions())[0][0].ids
+    greedy = find(table, [3], 1)[0][0].ids
     assert {hypothesis.ids for hypothesis in samples(table, 40, 1, temperature=1e-4)[0]} == {greedy}
     assert {hypothesis.ids for hypothesis in samples(table, 40, 1, top_k=1)[0]} == {greedy}
     assert {hypothesis.ids for hypothesis in samples(table, 40, 1, top_p=1e-9)[0]} == {greedy}
