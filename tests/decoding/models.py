@@ -7,6 +7,7 @@ import torch
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.model_schema import ModelConfig
+from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -30,7 +31,7 @@ def model_for(
     """Random weights, larger than initial ones so that translations depend on their source."""
     torch.manual_seed(seed)
     config = ModelConfig.model_validate({**TINY, **changes})
-    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+    model = build_model(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
     for parameter in model.parameters():
         parameter.data *= 2.0
     return model.to(dtype).requires_grad_(False).eval()

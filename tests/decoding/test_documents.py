@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.file_translation import TranslationJob, as_they_come, translate_file, windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.parts import Written
@@ -19,14 +18,12 @@ from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export.export import export
-from nmtkit.model.decoder_only import build_model
-from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, save_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints
 from tests.conftest import run_command, run_with_streams, train_run
-from tests.decoding.models import TEXT, TINY, data_config
+from tests.decoding.models import TEXT, data_config, model_for
 
 RECIPE = (
     '[data]\nsource_language = "en"\ntarget_language = "de"\nsubwords = "none"\nvocab_size = 30\n'
@@ -45,20 +42,10 @@ def tokenizer_of(sides: str, size: int = 2, **changes: object) -> Tokenizer:
     return learn_tokenizer(data_config(context=size, context_sides=sides, **changes), lambda: TEXT)
 
 
-def model_of(tokenizer: Tokenizer, **changes: object) -> Transformer:
-    torch.manual_seed(1)
-    config = ModelConfig.model_validate({**TINY, **changes})
-    model = build_model(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    for parameter in model.parameters():
-        parameter.data *= 2.0
-    return model.double().requires_grad_(False).eval()
-
-
 def translator_of(sides: str, lengths: TrainingLengths | None = LENGTHS, **changes: object) -> Translator:
     tokenizer = tokenizer_of(sides)
-    return Translator(
-        [model_of(tokenizer, **changes)], tokenizer, DecodingConfig(beam=3, max_length=40), lengths=lengths
-    )
+    decoding = DecodingConfig(beam=3, max_length=40)
+    return Translator([model_for(tokenizer, **changes)], tokenizer, decoding, lengths=lengths)
 
 
 def best(translator: Translator, lines: Sequence[str], size: int = 100, **request: object) -> list[tuple[str, float]]:
@@ -99,7 +86,7 @@ def model_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param == "both":
         return request.getfixturevalue("trained_on_both")
     tokenizer = tokenizer_of("source")
-    model = model_of(tokenizer).float()
+    model = model_for(tokenizer, torch.float32)
     decoding = DecodingConfig(beam=2, max_length=40)
     save_model(tmp_path / "model", model.state_dict(), model.config, tokenizer, decoding, {"step": 1}, LENGTHS)
     return tmp_path / "model"
@@ -216,7 +203,7 @@ def test_max_length_is_that_of_each_translation_with_its_context() -> None:
 def test_forced_scores_read_the_pairs_before() -> None:
     for sides in ("source", "both"):
         tokenizer = tokenizer_of(sides)
-        decoder = ForcedDecoder([model_of(tokenizer)], tokenizer, DecodingConfig(), LENGTHS)
+        decoder = ForcedDecoder([model_for(tokenizer)], tokenizer, DecodingConfig(), LENGTHS)
         plain, before = decoder.score(TEXT[2:3])[0], TEXT[:2]
         [score] = decoder.score(TEXT[2:3], [before])
         separators = [tokenizer.separator_id(side) for side in tokenizer.context_sides]

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
@@ -15,14 +14,13 @@ from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.search import beam_search
 from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError, NmtkitError
-from nmtkit.model.decoder_only import build_model
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS, PAD, SIDES, UNK
-from tests.decoding.models import TEXT, TINY, data_config, model_for
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
+from tests.decoding.models import TEXT, data_config, model_for
 
 PAIRS = [
     *TEXT,
@@ -250,12 +248,7 @@ def test_learned_positions_are_a_limit(tokenizer: Tokenizer) -> None:
 
 
 def test_a_hypothesis_has_all_positions_that_its_source_leaves(tokenizer: Tokenizer) -> None:
-    torch.manual_seed(1)
-    sizes = [tokenizer.vocab_size(side) for side in SIDES]
-    config = ModelConfig.model_validate(
-        {**TINY, "architecture": "decoder", "positions": "learned", "max_positions": 21, "encoder_layers": 1}
-    )
-    model = build_model(config, *sizes).double().requires_grad_(False).eval()
+    model = model_for(tokenizer, architecture="decoder", positions="learned", max_positions=21)
     decoder = decoder_of(tokenizer, model)
     source, hypothesis = list(range(4, 10)), list(range(20, 60))
     pairs = [

@@ -15,7 +15,6 @@ import torch
 
 import nmtkit
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding import translator as translator_module
 from nmtkit.decoding.formats import format_output, line_status
 from nmtkit.decoding.lengths import cut_source
@@ -26,7 +25,6 @@ from nmtkit.decoding.wanted import Wanted, mended
 from nmtkit.distributed.workers import choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
 from nmtkit.model.attention_weights import attention_weights
-from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
@@ -35,7 +33,7 @@ from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from tests.conftest import message_of
-from tests.decoding.models import TEXT, TINY, data_config, model_for
+from tests.decoding.models import TEXT, data_config, model_for
 
 LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog, a cat?", "a a a a"]
 
@@ -869,9 +867,7 @@ def test_attention_to_the_source_is_refused_where_no_layer_sees_it_whole(
     tokenizer: Tokenizer, request_: Request, beta: float
 ) -> None:
     for kinds, is_refused in ((["local"], True), (["compressed", "local"], False)):
-        changes = {"architecture": "decoder", "decoder_layers": 2, "self_attention": kinds}
-        config = ModelConfig.model_validate({**TINY, **changes})
-        model = build_model(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target")).eval()
+        model = model_for(tokenizer, architecture="decoder", decoder_layers=2, self_attention=kinds)
         with pytest.raises(DataError, match="sees the whole source") if is_refused else nullcontext():
             found = translator_of(tokenizer, model, coverage_penalty=beta).translations(LINES, request_)
             assert len(list(found)) == len(LINES)
@@ -881,9 +877,7 @@ def test_attention_to_the_source_is_refused_where_no_layer_sees_it_whole(
 def test_a_coverage_penalty_is_a_sum_over_the_tokens_that_the_model_reads(
     tokenizer: Tokenizer, architecture: str
 ) -> None:
-    torch.manual_seed(1)
-    sizes = ModelConfig.model_validate({**TINY, "architecture": architecture})
-    model = build_model(sizes, tokenizer.vocab_size("source"), tokenizer.vocab_size("target")).double().eval()
+    model = model_for(tokenizer, architecture=architecture)
     translator = translator_of(tokenizer, model, beam=2, coverage_penalty=0.2, length_penalty="none")
     entries = tokenizer.entries("target")
     for [best] in translator.translations([line for line, _ in TEXT], Request(attention=True)):
