@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def test_an_error_of_the_reader_comes_after_the_lines_before_it() -> None:
 # ---- from file to file
 
 LINES = [f"line {number}" for number in range(10)]
+SHOUTED = "".join(f"{line.upper()}\n" for line in LINES)
 
 
 @pytest.fixture(autouse=True)
@@ -114,31 +116,40 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "WINDOW_LINES", 3)
 
 
+def parts_of(folder: Path, made_of: dict[str, Any] | None = None, window_lines: int = 3) -> Parts:
+    return Parts(folder / "out", made_of or {}, window_lines)
+
+
 def shouted(window: Window, advance: Callable[[float], None]) -> Written:
     status = [str(window.first_line + place) for place in range(len(window.lines))]
     return Written([line.upper() for line in window.lines], status)
 
 
+class Recorded:
+    """As `shouted`, with the numbers of the windows in order."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def __call__(self, window: Window, advance: Callable[[float], None]) -> Written:
+        self.numbers.append(window.number)
+        return shouted(window, advance)
+
+
 def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) -> None:
     for num_processes in (1, 2, 5):
-        parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+        parts = parts_of(tmp_path)
         assert parts.begin() == 0
         taken: list[list[int]] = []
         for rank in range(num_processes):
-            mine: list[int] = []
-
-            def work(window: Window, advance: Callable[[float], None]) -> Written:
-                mine.append(window.number)  # noqa: B023
-                return shouted(window, advance)
-
-            done: list[int] = []
+            work, done = Recorded(), list[int]()
             options = {"rank": rank, "num_processes": num_processes, "advance": done.append}
             assert translate_windows(LINES, work, parts, **options) == 4  # type: ignore[arg-type]
             assert done == [3, 6, 9, 10]
-            taken.append(mine)
+            taken.append(work.numbers)
         assert taken == [list(range(rank, 4, num_processes)) for rank in range(num_processes)]
         parts.join(4, [("output", tmp_path / "out"), ("status", tmp_path / "status")])
-        assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+        assert (tmp_path / "out").read_text() == SHOUTED
         assert (tmp_path / "status").read_text() == "".join(f"{number}\n" for number in range(1, 11))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "status"]
 
@@ -148,7 +159,7 @@ def test_progress_is_told_within_a_window(tmp_path: Path) -> None:
         advance(0.5)
         return shouted(window, advance)
 
-    parts = Parts(tmp_path / "out", {}, 4)
+    parts = parts_of(tmp_path, window_lines=4)
     parts.begin()
     done: list[int] = []
     translate_windows(LINES, in_halves, parts, advance=done.append)
@@ -161,22 +172,17 @@ def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return shouted(window, advance)
 
-    parts = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
+    parts = parts_of(tmp_path, {"model": 1})
     parts.begin()
     with pytest.raises(KeyboardInterrupt):
         translate_windows(LINES, breaks, parts)
     assert not (tmp_path / "out").exists()
-    again = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
+    again = parts_of(tmp_path, {"model": 1})
     assert again.begin() == 2
-    numbers: list[int] = []
-
-    def work(window: Window, advance: Callable[[float], None]) -> Written:
-        numbers.append(window.number)
-        return shouted(window, advance)
-
+    work = Recorded()
     again.join(translate_windows(LINES, work, again), [("output", tmp_path / "out")])
-    assert numbers == [2, 3]
-    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+    assert work.numbers == [2, 3]
+    assert (tmp_path / "out").read_text() == SHOUTED
 
 
 def test_translated_sentences_of_an_unfinished_window_are_kept(
@@ -298,17 +304,6 @@ def test_lines_that_the_model_cannot_read_are_named(
     assert "at least half of the tokens are unknown to the model: 2 lines: 2, 4" in logged.messages
 
 
-def test_lines_whose_translations_may_lack_text_are_named(
-    tmp_path: Path, logged: pytest.LogCaptureFixture, tokenizer: Tokenizer
-) -> None:
-    (tmp_path / "in").write_text("The dog\n", encoding="utf-8")
-    decoding = DecodingConfig(beam=1, max_length_ratio=0, max_length_offset=2)
-    job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, decoding))
-    translate_file(job, tmp_path / "in", tmp_path / "out")
-    (message,) = logged.messages
-    assert message.startswith("the translation was ended by the maximum length") and message.endswith(": line 1")
-
-
 def test_a_minimum_length_above_the_maximum_is_refused(tokenizer: Tokenizer) -> None:
     decoding = DecodingConfig(min_length=30, max_length=20)
     job = TranslationJob(Translator([model_for(tokenizer)], tokenizer, decoding))
@@ -336,40 +331,34 @@ def test_windows_of_many_translations_per_line_have_fewer_lines(
 
 
 def test_a_translation_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 2, 3))
+    parts = parts_of(tmp_path, {"model": 1}, equal_windows(len(LINES), 2, 3))
     parts.begin()
     translate_windows(LINES, shouted, parts, rank=0, num_processes=2)  # the other one was killed
-    mine = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3, 3))
-    other = Parts(tmp_path / "out", {"model": 1}, equal_windows(len(LINES), 3, 3))
+    mine, other = (parts_of(tmp_path, {"model": 1}, equal_windows(len(LINES), 3, 3)) for _ in range(2))
     assert mine.begin() == 2
     other.check()
     assert parts.window_lines == mine.window_lines == other.window_lines == 3
-    numbers: list[int] = []
-
-    def work(window: Window, advance: Callable[[float], None]) -> Written:
-        numbers.append(window.number)
-        return shouted(window, advance)
-
+    work = Recorded()
     for rank, of_rank in enumerate((mine, other, other)):
         count = translate_windows(LINES, work, of_rank, rank=rank, num_processes=3)
     mine.join(count, [("output", tmp_path / "out")])
-    assert sorted(numbers) == [1, 3]
-    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+    assert sorted(work.numbers) == [1, 3]
+    assert (tmp_path / "out").read_text() == SHOUTED
 
 
 def test_where_no_window_is_done_yet_the_shares_are_those_of_now(tmp_path: Path) -> None:
-    assert Parts(tmp_path / "out", {"model": 1}, 10).begin() == 0
-    again, other = (Parts(tmp_path / "out", {"model": 1}, 2) for _ in range(2))
+    assert parts_of(tmp_path, {"model": 1}, 10).begin() == 0
+    again, other = (parts_of(tmp_path, {"model": 1}, 2) for _ in range(2))
     assert again.begin() == 0
     other.check()
     assert again.window_lines == other.window_lines == 2
     again.join(translate_windows(LINES, shouted, again), [("output", tmp_path / "out")])
-    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+    assert (tmp_path / "out").read_text() == SHOUTED
 
 
 @pytest.mark.parametrize("damage", ["another", "no manifest", "no size", "impossible size"])
 def test_what_was_made_of_something_else_is_made_anew(tmp_path: Path, damage: str) -> None:
-    parts = Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES)
+    parts = parts_of(tmp_path, {"model": 1})
     parts.begin()
     translate_windows(LINES, shouted, parts)
     if damage == "no manifest":
@@ -378,23 +367,20 @@ def test_what_was_made_of_something_else_is_made_anew(tmp_path: Path, damage: st
         manifest = read_json(tmp_path / "out.parts" / "manifest.json")
         del manifest["window_lines"]
         write_json(tmp_path / "out.parts" / "manifest.json", manifest | ({"window_lines": 0} if "im" in damage else {}))
-    again = Parts(tmp_path / "out", {"model": 2 if damage == "another" else 1}, streams.WINDOW_LINES)
+    again = parts_of(tmp_path, {"model": 2 if damage == "another" else 1})
     assert again.begin() == 0
     assert not again.has(0)
 
 
 def test_no_lines_make_an_empty_file(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+    parts = parts_of(tmp_path)
     parts.begin()
     parts.join(translate_windows([], shouted, parts), [("output", tmp_path / "out")])
     assert (tmp_path / "out").read_bytes() == b""
 
 
 def test_one_translation_at_a_time_has_an_output(tmp_path: Path) -> None:
-    parts, others = (
-        Parts(tmp_path / "new" / "out", {"model": 1}, streams.WINDOW_LINES),
-        Parts(tmp_path / "new" / "out", {"model": 2}, streams.WINDOW_LINES),
-    )
+    parts, others = (parts_of(tmp_path / "new", {"model": number}) for number in (1, 2))
     with parts.locked("translate"):
         message = f"{tmp_path}/new/out: in use by nmtkit translate, process {os.getpid()} on .*; .* another --output$"
         with pytest.raises(NmtkitError, match=message), others.locked("translate"):
@@ -407,15 +393,12 @@ def test_one_translation_at_a_time_has_an_output(tmp_path: Path) -> None:
 
 def test_windows_of_another_translation_are_never_taken_for_ones_own(tmp_path: Path) -> None:
     """As two translations would write them that share a folder in spite of the lock."""
-    parts, others = (
-        Parts(tmp_path / "out", {"model": 1}, streams.WINDOW_LINES),
-        Parts(tmp_path / "out", {"model": 2}, streams.WINDOW_LINES),
-    )
+    parts, others = (parts_of(tmp_path, {"model": number}) for number in (1, 2))
     parts.begin()
     others.write(0, shouted(Window(0, 1, ["of another"]), lambda share: None))
     assert not parts.has(0)
     parts.join(translate_windows(LINES, shouted, parts), [("output", tmp_path / "out")])
-    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+    assert (tmp_path / "out").read_text() == SHOUTED
 
 
 @pytest.mark.parametrize("name", ["mine", "manifest.json", "00000000.output", None])
@@ -427,19 +410,19 @@ def test_a_folder_or_file_that_is_not_ours_is_refused_and_left(tmp_path: Path, n
         place.mkdir()
         (place / name).write_text(json.dumps("precious"))
     with pytest.raises(DataError, match=rf"^{place}: .* something else \({name or 'it is not a folder'}.*--output$"):
-        Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin()
+        parts_of(tmp_path).begin()
     assert "precious" in (place if name is None else place / name).read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["out.parts"]
 
 
 def test_something_put_beside_our_own_windows_is_not_removed(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+    parts = parts_of(tmp_path)
     parts.begin()
     (tmp_path / "out.parts" / ".DS_Store").touch()  # by macOS
-    Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin()
+    parts_of(tmp_path).begin()
     (tmp_path / "out.parts" / "notes").write_text("precious")
     with pytest.raises(DataError, match="notes in it"):
-        Parts(tmp_path / "out", {"another": 1}, streams.WINDOW_LINES).begin()
+        parts_of(tmp_path, {"another": 1}).begin()
     assert (tmp_path / "out.parts" / "notes").read_text() == "precious"
 
 
@@ -451,7 +434,7 @@ def test_an_empty_folder_of_that_name_is_taken(
     if not is_empty:
         write_json(tmp_path / "out.parts" / "manifest.json", {"kind": _KIND, "made_of": {"model": 1}})
     with logged.at_level("INFO"):
-        assert Parts(tmp_path / "out", {}, streams.WINDOW_LINES).begin() == 0
+        assert parts_of(tmp_path).begin() == 0
     assert ("belongs to another text, model or option" in logged.text) == (not is_empty)
 
 
@@ -468,7 +451,7 @@ def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmtkit.decoding.parts.POLL_SECONDS", 0.01)
-    parts = Parts(tmp_path / "out", {}, streams.WINDOW_LINES)
+    parts = parts_of(tmp_path)
     parts.begin()
     count = translate_windows(LINES, shouted, parts, rank=0, num_processes=2)
     goes_on = threading.Event()
@@ -477,23 +460,19 @@ def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
         goes_on.wait()
         return shouted(window, advance)
 
-    other = threading.Thread(
-        target=translate_windows, args=(LINES, slowly, parts), kwargs={"rank": 1, "num_processes": 2}
-    )
-    waiting = threading.Thread(target=parts.wait_for, args=(count,))
-    other.start()
-    waiting.start()
-    waiting.join(0.1)
-    assert waiting.is_alive()
-    goes_on.set()
-    for thread in (other, waiting):
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(translate_windows, LINES, slowly, parts, rank=1, num_processes=2)
+        waiting = pool.submit(parts.wait_for, count)
+        unfinished = wait([waiting], timeout=0.1).not_done
+        goes_on.set()
+    assert unfinished == {waiting}
+    assert (other.result(), waiting.result()) == (count, None)
     parts.join(count, [("output", tmp_path / "out")])
-    assert (tmp_path / "out").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+    assert (tmp_path / "out").read_text() == SHOUTED
 
 
 def test_processes_that_found_different_models_do_not_work_together(tmp_path: Path) -> None:
-    Parts(tmp_path / "out", {"models": ["a"]}, streams.WINDOW_LINES).begin()
-    Parts(tmp_path / "out", {"models": ["a"]}, streams.WINDOW_LINES).check()
+    parts_of(tmp_path, {"models": ["a"]}).begin()
+    parts_of(tmp_path, {"models": ["a"]}).check()
     with pytest.raises(DataError, match="found different models, text or devices"):
-        Parts(tmp_path / "out", {"models": ["b"]}, streams.WINDOW_LINES).check()
+        parts_of(tmp_path, {"models": ["b"]}).check()
