@@ -23,10 +23,9 @@ from nmtkit.data.generated import FILLER, Generation, with_noise
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import Preparation, check, prepare
 from nmtkit.data.shards import PairData, Part, read_report
-from nmtkit.decoding import file_translation
 from nmtkit.decoding.file_translation import TranslationJob, Window
 from nmtkit.decoding.generation import generate_corpora
-from nmtkit.decoding.parts import Parts, Written
+from nmtkit.decoding.parts import Written
 from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError, NmtkitError
@@ -43,6 +42,7 @@ from tests.forked import Forked, run_forked
 from tests.killing import kill_at_window
 
 GERMAN = [german for _, german in TEXT] + [f"{german} {other}" for _, german in TEXT for _, other in TEXT[:2]]
+BEST = TranslationRequest()
 BACK = 'generate = "mono.de", model = "de-en", as = "source"'
 
 
@@ -57,6 +57,12 @@ def save_random_model(
     let_end(model, end_logit)
     decoding = DecodingConfig(beam=2, max_length_offset=2)
     save_model(folder, model.state_dict(), model.config, tokenizer, decoding, {"step": 1})
+
+
+def usable(translator: Translator, lines: list[str], request: TranslationRequest = BEST) -> list[tuple[str, str]]:
+    """The lines with each of their translations that have text and were not ended by the maximum length."""
+    of_lines = zip(lines, translator.translations(lines, request), strict=True)
+    return [(line, one.text) for line, ranked in of_lines for one in ranked if one.text and not one.hit_limit]
 
 
 class Project:
@@ -102,17 +108,11 @@ class Project:
             for index in range(begin, begin + data.parts[corpus].pairs)
         ]
 
-    def translated(self, request: TranslationRequest | None = None, *models: str, beam: int = 2) -> list[list[str]]:
-        """All translations of each line of mono.de that have text and were not ended by the maximum length."""
-        translator = Translator.load([self.folder / model for model in models or ("de-en",)])
-        translator.decoding = translator.decoding.model_copy(update={"beam": beam})
-        found = translator.translations(read_lines(self.folder / "mono.de"), request or TranslationRequest())
-        return [[" ".join(one.text.split()) for one in ranked if one.text and not one.hit_limit] for ranked in found]
-
-    def expected(self, request: TranslationRequest | None = None, *models: str, beam: int = 2) -> list[tuple[str, str]]:
-        lines = read_lines(self.folder / "mono.de")
-        of_lines = zip(lines, self.translated(request, *models, beam=beam), strict=True)
-        return [(text, line) for line, texts in of_lines for text in texts]
+    def expected(self, request: TranslationRequest = BEST, **decoding: object) -> list[tuple[str, str]]:
+        """The pairs of all usable translations of mono.de."""
+        translator = Translator.load(self.folder / "de-en", decoding=decoding)
+        found = usable(translator, read_lines(self.folder / "mono.de"), request)
+        return [(" ".join(text.split()), line) for line, text in found]
 
 
 @pytest.fixture
@@ -163,13 +163,8 @@ class TestBackTranslation:
         assert len(project.pairs()) > len({target for _, target in project.pairs()})
 
     def test_samples_depend_on_their_settings_and_seed(self, project: Project) -> None:
-        found = []
-        for options in (
-            "temperature = 0.5, top_k = 5",
-            "temperature = 0.5, top_k = 5, seed = 2",
-            "top_p = 0.4",
-            "seed = 1",
-        ):
+        found, likely = [], "temperature = 0.5, top_k = 5"
+        for options in (likely, f"{likely}, seed = 2", "top_p = 0.4", "seed = 1"):
             project.prepare(f"{BACK}, sample = true, n_best = 2, {options}")
             values = dict(re.findall(r"(\w+) = ([\d.]+)", options))
             sampling = Sampling(**{key: float(value) if "." in value else int(value) for key, value in values.items()})
@@ -210,11 +205,8 @@ class TestDistillation:
         project.write("some.en", lines)
         entry = 'generate = "some.en", model = ["teacher-1", "teacher-2"], as = "target", beam = 3'
         manifest = project.prepare(entry).manifest
-        translator = Translator.load([project.folder / f"teacher-{seed}" for seed in (1, 2)])
-        translator.decoding = translator.decoding.model_copy(update={"beam": 3})
-        found = [best for [best] in translator.translations(lines, TranslationRequest())]
-        expected = [(line, one.text) for line, one in zip(lines, found, strict=True) if one.text and not one.hit_limit]
-        assert project.pairs() == expected
+        translator = Translator.load([project.folder / f"teacher-{seed}" for seed in (1, 2)], decoding={"beam": 3})
+        assert project.pairs() == usable(translator, lines)
         generated = manifest["corpora"][1]["generated"]
         assert generated["model_sha256"] == list(translator.model_sha256)
         assert (generated["as"], generated["decoding"]["beam"]) == ("target", 3)
@@ -222,16 +214,14 @@ class TestDistillation:
     def test_a_model_of_several_languages_translates_to_that_of_the_corpus(self, project: Project) -> None:
         train = [{"corpus": "a/b", "target_language": code} for code in ("de", "fr")]
         save_random_model(project.folder / "many", is_reversed=False, end_logit=3, train=train, target_language="mul")
-        project.write("some.en", [source for source, _ in TEXT])
+        lines = [source for source, _ in TEXT]
+        project.write("some.en", lines)
         entry = 'generate = "some.en", model = "many", as = "target", target_language'
         french = '{ source = "train.en", target = "train.de", target_language = "fr" }'
         translator, found = Translator.load(project.folder / "many"), {}
         for code in ("de", "fr"):
             project.prepare(f'{entry} = "{code}" }}, {french[:-2]}')
-            request = TranslationRequest(target_language=code)
-            best = [best for [best] in translator.translations([source for source, _ in TEXT], request)]
-            found[code] = [(source, one.text) for (source, _), one in zip(TEXT, best, strict=True)
-                           if one.text and not one.hit_limit]  # fmt: skip
+            found[code] = usable(translator, lines, TranslationRequest(target_language=code))
             assert project.pairs() == found[code]
         assert found["de"] != found["fr"]
         project.prepare(f'{entry} = "de", to = "fr" }}, {french[:-2]}')
@@ -342,27 +332,6 @@ class TestMadeOnce:
             prepare(recipe, project.run, workers=1, generate=replace_and_generate)
         project.prepare(BACK)
         assert project.pairs() == project.expected()
-
-    def test_an_interrupted_generation_goes_on_after_its_last_window(
-        self, project: Project, translated: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(file_translation, "WINDOW_LINES", 4)
-        write = Parts.write
-
-        def stops(parts: Parts, number: int, written: Written) -> None:
-            if number == 2:
-                raise KeyboardInterrupt
-            write(parts, number, written)
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Parts, "write", stops)
-            project.prepare(BACK)
-        assert not (project.run / "data").exists()
-        assert not (project.run / "generated" / "mono.tsv").exists()
-        project.prepare(BACK)
-        assert translated == [1, 5, 9, 9]
-        assert project.pairs() == project.expected()
-        assert sorted(path.name for path in (project.run / "generated").iterdir()) == ["mono.json", "mono.tsv"]
 
     def test_a_kill_while_they_are_counted_repeats_no_translation(
         self, project: Project, translated: list[int], monkeypatch: pytest.MonkeyPatch
@@ -565,11 +534,14 @@ def test_after_a_kill_only_the_last_window_is_translated_again(project: Project,
     project.recipe(BACK)
     with Forked(*command(project, "run"), before=partial(kill_at_window, 2, 4)) as process:
         assert process.wait() == -signal.SIGKILL
-    assert len(list((project.run / "generated" / "mono.tsv.parts").glob("*.output"))) == 2
+    generated = project.run / "generated"
+    assert len(list((generated / "mono.tsv.parts").glob("*.output"))) == 2
+    assert not (project.run / "data").exists() and not (generated / "mono.tsv").exists()
     project.prepare(BACK)
     assert translated == [9]
     assert project.pairs() == project.expected()
     assert [path.name for path in project.run.iterdir() if path.name.startswith(".")] == []
+    assert sorted(path.name for path in generated.iterdir()) == ["mono.json", "mono.tsv"]
 
 
 def test_several_processes_generate_the_same(project: Project) -> None:
