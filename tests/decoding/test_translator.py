@@ -106,15 +106,21 @@ def test_the_default_batch_is_larger_on_a_gpu(tokenizer: Tokenizer, monkeypatch:
     assert translator.batch_tokens == 16_384
 
 
-def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes: list[tuple[int, int]] = []
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rows and columns of each batch that is searched."""
+    found: list[tuple[int, int]] = []
     stepper = translator_module.ModelStepper
 
     def recording(models: Any, source: torch.Tensor, lengths: torch.Tensor, **options: Any) -> Any:
-        shapes.append((source.size(0), source.size(1)))
+        found.append((source.size(0), source.size(1)))
         return stepper(models, source, lengths, **options)
 
     monkeypatch.setattr(translator_module, "ModelStepper", recording)
+    return found
+
+
+def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, shapes: list[tuple[int, int]]) -> None:
     translator = translator_of(tokenizer, beam=1, max_length_offset=0)
     translator.translate(LINES, batching=Batching(sentences=4))
     assert [rows for rows, _ in shapes] == [4, 2]  # the empty line takes no part
@@ -127,21 +133,15 @@ def test_batches_are_as_large_as_asked(tokenizer: Tokenizer, monkeypatch: pytest
     assert max(rows for rows, _ in shapes) > 3
 
 
-def test_default_batches_are_smaller_for_many_hypotheses(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[int] = []
-    stepper = translator_module.ModelStepper
-
-    def recording(models: Any, source: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        rows.append(len(source))
-        return stepper(models, source, *arguments, **options)
-
-    monkeypatch.setattr(translator_module, "ModelStepper", recording)
+def test_default_batches_are_smaller_for_many_hypotheses(
+    tokenizer: Tokenizer, shapes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(translator_module.Translator, "batch_tokens", 80)
     sizes = []
     for beam, request in ((4, Request()), (32, Request()), (4, Request(sampling=Sampling(), n_best=80))):
-        rows.clear()
+        shapes.clear()
         translator_of(tokenizer, beam=beam, max_length_offset=0).translations(["the cat"] * 40, request)
-        sizes.append(max(rows))
+        sizes.append(max(rows for rows, _ in shapes))
     assert sizes[0] // 4 == sizes[1] > sizes[2] == 1
 
 
@@ -534,19 +534,6 @@ def test_a_wrong_copy_changes_nothing_before_it(monkeypatch: pytest.MonkeyPatch)
     assert len(searched) == 1  # another search could not change anything
 
 
-def test_spans_are_not_sampled(tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match=r"^sampling does not support required phrases, terms"):
-        translator_of(tokenizer).check(Request(keep=("urls",), sampling=Sampling()))
-
-
-@pytest.mark.parametrize("wrong", [{"split": "maybe"}, {"keep": ("names",)}])
-def test_unknown_splits_and_kinds_are_refused(wrong: dict[str, Any]) -> None:
-    request = Request.__new__(Request)
-    unchecked = inspect.unwrap(Request.__init__)  # tests check types, which would be refused first
-    with pytest.raises(ValueError, match="split is one of auto, always, never, and keep holds some of tags, urls"):
-        unchecked(request, **wrong)
-
-
 def test_a_sentence_that_is_too_long_is_cut_between_words_and_no_part_goes_beyond_it(tokenizer: Tokenizer) -> None:
     lengths = TrainingLengths(longest_source=1, target_ratio=1.0, multi_sentence_share=0.0)
     sentences = ["A cat.", "The small dog sees the small house and the cat runs home.", "Who?"]
@@ -624,24 +611,23 @@ def test_lines_are_any_iterable_and_the_line_end_after_a_line_is_no_part_of_it(
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"prefixes": "der"}, {"forbidden": "der"}, {"required": "der"}, {"required": ["der"]}]
+    ("names", "value", "error", "message"),
+    [
+        (["prefixes", "forbidden", "required"], "der", TypeError, "each character of which would be a phrase"),
+        (["required"], ["der"], TypeError, "each character of which would be a phrase"),
+        (["prefixes", "required", "forbidden", "keep", "before"], iter(()), TypeError, "none is an iterator"),
+        (["n_best", "max_source_tokens", "first_line"], 0, ValueError, "are at least 1"),
+        (["split"], "maybe", ValueError, "split is one of auto, always, never, and keep holds some of tags, urls"),
+        (["keep"], ("names",), ValueError, "split is one of auto, always, never, and keep holds some of tags, urls"),
+    ],
 )
-def test_one_string_is_not_taken_for_several_phrases(wishes: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="each character of which would be a phrase"):
-        Request(**wishes)
-
-
-@pytest.mark.parametrize("name", ["prefixes", "required", "forbidden", "keep", "before"])
-def test_an_iterator_of_phrases_which_would_be_read_once_is_refused(name: str) -> None:
-    unchecked = inspect.unwrap(Request.__init__)
-    with pytest.raises(TypeError, match="none is an iterator"):
-        unchecked(Request.__new__(Request), **{name: iter(())})
-
-
-@pytest.mark.parametrize("numbers", [{"n_best": 0}, {"max_source_tokens": 0}, {"first_line": 0}])
-def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="are at least 1"):
-        Request(**numbers)
+def test_requests_of_wrong_values_are_refused(
+    names: list[str], value: Any, error: type[Exception], message: str
+) -> None:
+    unchecked = inspect.unwrap(Request.__init__)  # tests check types, which would be refused first
+    for name in names:
+        with pytest.raises(error, match=message):
+            unchecked(Request.__new__(Request), **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -710,28 +696,15 @@ def test_a_long_source_without_sentence_ends_is_cut_between_words(tokenizer: Tok
     assert expected != joined(translator, words)
 
 
-def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(tokenizer: Tokenizer) -> None:
     line = "doghousecatsmallrunsThedoghome" * 3
     ids = tokenizer.encode([line], "source")[0]
-    batches: list[list[list[int]]] = []
     translator = translator_of(tokenizer, beam=1)
-    search = translator._search
-
-    def recording(parts: Any, *others: Any) -> Any:
-        batches.append([part.ids for part in parts])
-        return search(parts, *others)
-
-    monkeypatch.setattr(translator, "_search", recording)
-    found = translator.translate([line], max_source_tokens=5, batching=Batching(sentences=1))
-    parts = [source for batch in batches for source in batch]
-    assert {len(part) for part in parts[:-1]} == {5}
-    assert len(parts) == -(-len(ids) // 5)
-    assert sorted(index for part in parts for index in part) == sorted(ids)
-    in_parts = [Segment(0, ids[start : start + 5], words=0) for start in range(0, len(ids), 5)]
-    texts = [tokenizer.decode(search([part], [], Request())[0][0].ids) for part in in_parts]
-    assert found == [" ".join(text for text in texts if text)]
+    segments = [Segment(0, ids[start : start + 5], words=0) for start in range(0, len(ids), 5)]
+    found = translator._segments([line], Request(max_source_tokens=5))
+    assert [segment.ids for segment in found] == [segment.ids for segment in segments]
+    texts = [tokenizer.decode(translator._search([segment], [], Request())[0][0].ids) for segment in segments]
+    assert translator.translate([line], max_source_tokens=5) == [" ".join(text for text in texts if text)]
 
 
 def test_a_line_of_100000_characters_is_translated(tokenizer: Tokenizer) -> None:
@@ -835,11 +808,6 @@ def test_translations_tell_what_the_search_found(tokenizer: Tokenizer) -> None:
             assert one.hit_limit == (len(one.pieces) == limit)
 
 
-def test_more_translations_than_the_beam_are_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match="5 translations per line need a beam that large, not 4"):
-        requested(tokenizer, Request(n_best=5), beam=4)
-
-
 def test_an_alignment_is_where_the_last_layer_looks_most_in_a_pass_over_the_pair(tokenizer: Tokenizer) -> None:
     model = model_for(tokenizer)
     lines = [line for line in LINES if line]
@@ -922,14 +890,8 @@ def test_samples_depend_on_seed_and_line_and_not_on_the_batch(tokenizer: Tokeniz
     assert found != sampled(LINES, Request(n_best=4, sampling=Sampling(seed=8)))
     assert len(set(found[0])) > 1
     cold = Request(sampling=Sampling(temperature=1e-6))
-    assert [one[0].text for one in translator.translations(LINES, cold)] == translator_of(tokenizer, beam=1).translate(
-        LINES
-    )
-    for option in ({"top_k": 1}, {"top_p": 1e-9}):
-        first = Request(sampling=Sampling(**option))
-        assert [one[0].text for one in translator.translations(LINES, first)] == translator_of(
-            tokenizer, beam=1
-        ).translate(LINES)
+    greedy = translator_of(tokenizer, beam=1).translate(LINES)
+    assert [one[0].text for one in translator.translations(LINES, cold)] == greedy
 
 
 def test_translations_begin_with_their_prefix(tokenizer: Tokenizer) -> None:
@@ -984,6 +946,8 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
             "line 2: the required phrase 'Hund' contains a forbidden phrase",
         ),
         (Request(required=[["a"]] * 7, sampling=Sampling()), "sampling does not support required phrases"),
+        (Request(keep=("urls",), sampling=Sampling()), "sampling does not support required phrases, terms and spans"),
+        (Request(n_best=5), "5 translations per line need a beam that large, not 4"),
     ],
 )
 def test_what_is_not_possible_is_refused(tokenizer: Tokenizer, wanted: Request, message: str) -> None:
@@ -1050,14 +1014,9 @@ def test_a_coverage_penalty_lowers_scores_and_changes_translations(tokenizer: To
 # ---- from Python
 
 
-def save_model_of(model: Transformer, tokenizer: Tokenizer, decoding: DecodingConfig, folder: Path) -> None:
-    save_model(folder, model.state_dict(), model.config, tokenizer, decoding, {"kind": "checkpoint"})
-
-
 def test_a_translator_is_loaded_by_name_and_used_by_several_threads(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    model = model_for(tokenizer, torch.float32)
-    translator = translator_of(tokenizer, model, max_length=20)
-    save_model_of(model, tokenizer, translator.decoding, tmp_path / "model")
+    settings = {"max_length_offset": 5, "max_length": 20}
+    translator = translator_of(tokenizer, save(tmp_path / "model", tokenizer, **settings), **settings)
     loaded = nmtkit.Translator.load(str(tmp_path / "model"), device="cpu")
     expected = loaded.translate(LINES)
     assert expected == translator.translate(LINES)
@@ -1083,7 +1042,7 @@ def test_the_python_of_the_documentation_runs(
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "decoding.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    save_model_of(model_for(tokenizer, torch.float32), tokenizer, DecodingConfig(), tmp_path / "model")
+    save(tmp_path / "model", tokenizer)
     assert '"runs/quickstart"' in code
     exec(compile(code.replace("runs/quickstart", str(tmp_path / "model")), "decoding.md", "exec"), {})
     told = capsys.readouterr().out.splitlines()
