@@ -12,7 +12,7 @@ import torch
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
 from nmtkit.decoding.file_translation import TranslationJob, as_they_come, translate_file, windows
 from nmtkit.decoding.forced import ForcedDecoder
-from nmtkit.decoding.parts import Written
+from nmtkit.decoding.parts import Parts, Written
 from nmtkit.decoding.request import Batching, Sampling, Segment, TranslationRequest
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
@@ -130,22 +130,21 @@ def test_files_by_windows_and_shares_are_translated_the_same(model_folder: Path,
     assert not any("<sep>" in line["hypotheses"][0]["tokens"] for line in found)
 
 
-def test_an_interrupted_file_is_resumed_with_its_context(model_folder: Path, tmp_path: Path) -> None:
+def test_an_interrupted_file_is_resumed_with_its_context(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, output = tmp_path / "source.txt", tmp_path / "output.txt"
     source.write_text("".join(f"{line}\n" for line in LINES))
-    job, count = TranslationJob(Translator.load(model_folder)), 0
+    job, write = TranslationJob(Translator.load(model_folder)), Parts.write
 
-    def stops_at_the_third(*arguments: object) -> Written:
-        nonlocal count
-        count += 1
-        if count == 3:
+    def stops_at_the_third(parts: Parts, number: int, written: Written) -> None:
+        if number == 2:
             raise KeyboardInterrupt
-        return TranslationJob.translate(job, *arguments)  # type: ignore[arg-type]
+        write(parts, number, written)
 
-    stopping = TranslationJob(job.engine)
-    object.__setattr__(stopping, "translate", stops_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        translate_file(stopping, source, output, window_lines=2)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Parts, "write", stops_at_the_third)
+        translate_file(job, source, output, window_lines=2)
     translate_file(job, source, output, window_lines=2)
     assert output.read_text().split("\n")[:-1] == Translator.load(model_folder).translate(LINES)
 

@@ -1005,12 +1005,6 @@ def test_required_phrases_of_a_line_change_no_other_line_beside_the_beam(tokeniz
     assert [[one.text for one in line] for line in free[1:]] == [[one.text for one in line] for line in bound[1:]]
 
 
-def test_a_coverage_penalty_lowers_scores_and_changes_translations(tokenizer: Tokenizer) -> None:
-    free, bound = (requested(tokenizer, Request(), coverage_penalty=beta, beam=6) for beta in (0.0, 5.0))
-    assert [one[0].text for one in free] != [one[0].text for one in bound]
-    assert all(one[0].score < one[0].log_prob / ((6 + len(one[0].pieces)) / 6) ** 0.6 + 1e-9 for one in bound)
-
-
 # ---- from Python
 
 
