@@ -707,20 +707,6 @@ def test_a_long_word_is_cut_anywhere_and_no_part_is_longer_than_the_limit(tokeni
     assert translator.translate([line], max_source_tokens=5) == [" ".join(text for text in texts if text)]
 
 
-def test_a_line_of_100000_characters_is_translated(tokenizer: Tokenizer) -> None:
-    sentence = "The small dog sees the small house. "
-    line = (sentence * (100_000 // len(sentence) + 1))[:100_000]
-    model = model_for(tokenizer, torch.float32, d_model=8, d_ff=8)
-    translator = translator_of(tokenizer, model, beam=1, max_length_offset=0)
-    limit = num_tokens(tokenizer, sentence.strip())
-    found = translator.translate(["A cat", line, "A cat"], batching=Batching(sentences=1000), max_source_tokens=limit)
-    expected = translator.translate(["A cat", sentence.strip(), line[-(100_000 % len(sentence)) :].strip()])
-    assert len(found) == 3
-    assert found[0] == found[2] == expected[0]
-    assert found[1] == " ".join([*[expected[1]] * (100_000 // len(sentence)), expected[2]]).strip()
-    assert len(found[1]) > 10_000
-
-
 def test_learned_positions_limit_source_and_translation(tokenizer: Tokenizer) -> None:
     model = model_for(tokenizer, positions="learned", max_positions=10)
     translator = translator_of(tokenizer, model, beam=2, max_length_offset=50)
@@ -744,14 +730,6 @@ def save(folder: Path, tokenizer: Tokenizer, seed: int = 1, **decoding: object) 
     return model
 
 
-def test_a_loaded_model_translates_as_the_saved_one_with_its_settings(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    model = save(tmp_path / "model", tokenizer, beam=2, max_length_offset=3)
-    loaded = Translator.load([tmp_path / "model"])
-    assert loaded.decoding == DecodingConfig(beam=2, max_length_offset=3)
-    expected = translator_of(tokenizer, model, beam=2, max_length_offset=3).translate(LINES)
-    assert loaded.translate(LINES) == expected
-
-
 def test_several_model_folders_are_an_ensemble(tokenizer: Tokenizer, tmp_path: Path) -> None:
     models = [save(tmp_path / str(seed), tokenizer, seed, beam=2, max_length_offset=3) for seed in (1, 2)]
     found = Translator.load([tmp_path / "1", tmp_path / "2"]).translate(LINES)
@@ -771,12 +749,6 @@ def test_an_ensemble_of_different_vocabularies_is_refused(
     message = message_of(lambda: Translator.load(folders), ModelError)
     assert message.startswith(f"{folders[2]}: ")
     assert "vocabulary" in message and str(folders[0]) in message
-
-
-def test_a_folder_without_a_model_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    save(tmp_path / "first", tokenizer)
-    with pytest.raises(ModelError, match=str(tmp_path / "second")):
-        Translator.load([tmp_path / "first", tmp_path / "second"])
 
 
 # ---- what can be asked for

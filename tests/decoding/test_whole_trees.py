@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nmtkit.corpora.trees import Tree, linearise, parsed, words
 from nmtkit.decoding.constraints import required_phrases
@@ -109,22 +108,3 @@ def test_a_tree_that_can_only_end_does_not_hide_those_with_a_required_phrase(n_b
         options=options,
     )  # fmt: skip
     assert text_of(PIECES, best.ids) == "(S (VP XX )VP )S"
-
-
-@settings(deadline=None, max_examples=60)
-@given(said=st.lists(st.sampled_from(["▁(S", "▁)S", "▁(VP", "▁)VP", "▁XX"]), max_size=8))
-def test_a_closing_bracket_is_that_of_the_innermost_phrase(said: list[str]) -> None:
-    """Against a stack."""
-    open_: list[str] = []
-    for piece in said:
-        if piece.startswith("▁("):
-            open_.append(piece[2:])
-        elif piece.startswith("▁)") and (not open_ or open_.pop() != piece[2:]):
-            return  # not what the constraint allows
-    ids = [BOS, *(WHOLE.index(piece) for piece in said)]
-    step = torch.zeros(1, 1, len(WHOLE))
-    whole_trees(TreePieces(WHOLE, EOS), [99])(step, torch.tensor([[ids]]), [0])
-    allowed = {WHOLE[token] for token, value in enumerate(step[0, 0].tolist()) if value == 0}
-    closing = {piece for piece in allowed if piece.startswith("▁)")}
-    may_close = len(open_) > 1 and not said[-1].startswith("▁(")
-    assert closing == ({f"▁){open_[-1]}"} if may_close else set())
