@@ -1,5 +1,5 @@
 """What a line is translated together with does not change its best translation: exactly so in float64, and in float32
-but for candidates that are as good as equal, which are counted."""
+but for candidates that are as good as equal."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -140,26 +140,18 @@ def test_in_float64_batching_changes_no_translation(
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_in_float32_batching_only_exchanges_candidates_as_good_as_equal(
-    tokenizer: Tokenizer, beam: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tokenizer: Tokenizer, beam: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = translator_of(tokenizer, torch.float32, beam)
     alone = best(translator, sentences=1)
-    num_compared, exchanged = 0, []
+    exchanged = []
     for way, found in with_every_batching(translator, tmp_path, monkeypatch):
         for line, one, other in zip(LINES, alone, found, strict=True):
-            num_compared += 1
             if one.pieces != other.pieces:
                 exchanged.append((way, line, one, other))
             else:
                 assert other.score == pytest.approx(one.score, rel=ROUNDING, abs=0.0), f"{way}: {line}"
     gaps = exact_gaps(tokenizer, [entry[1:] for entry in exchanged])
-    largest = max((whole for _, whole in gaps), default=0.0)
-    num_larger = sum(whole >= AS_GOOD_AS_EQUAL for _, whole in gaps)
-    with capsys.disabled():
-        print(
-            f"\nfloat32, beam {beam}: {len(gaps)} of {num_compared} best translations changed places; scores differ "
-            f"by at most {largest:.1e}, in {num_larger} by 1e-4 or more"
-        )
     # A continuation that changed places early may end further apart than it was then.
     worse = [(gap, *what) for gap, what in zip(gaps, exchanged, strict=True) if not min(gap) < AS_GOOD_AS_EQUAL]
     assert not worse, f"{len(worse)} translations depend on their batch, as the first: {worse[0]}"

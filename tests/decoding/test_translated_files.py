@@ -166,25 +166,6 @@ def test_progress_is_told_within_a_window(tmp_path: Path) -> None:
     assert done == [2, 4, 6, 8, 9, 10]
 
 
-def test_what_is_there_is_not_translated_again(tmp_path: Path) -> None:
-    def breaks(window: Window, advance: Callable[[float], None]) -> Written:
-        if window.number == 2:
-            raise KeyboardInterrupt
-        return shouted(window, advance)
-
-    parts = parts_of(tmp_path, {"model": 1})
-    parts.begin()
-    with pytest.raises(KeyboardInterrupt):
-        translate_windows(LINES, breaks, parts)
-    assert not (tmp_path / "out").exists()
-    again = parts_of(tmp_path, {"model": 1})
-    assert again.begin() == 2
-    work = Recorded()
-    again.join(translate_windows(LINES, work, again), [("output", tmp_path / "out")])
-    assert work.numbers == [2, 3]
-    assert (tmp_path / "out").read_text() == SHOUTED
-
-
 def test_translated_sentences_of_an_unfinished_window_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture, tokenizer: Tokenizer
 ) -> None:
