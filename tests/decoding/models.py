@@ -1,14 +1,17 @@
 """A small corpus, its tokenizer, and models with random weights, for the tests of decoding."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from nmtkit.config.data_schema import DataConfig
+from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
+from nmtkit.model_folder import save_model
 from nmtkit.text.tokenizer import Tokenizer
 
 TEXT = [
@@ -35,6 +38,14 @@ def model_for(
     for parameter in model.parameters():
         parameter.data *= 2.0
     return model.to(dtype).requires_grad_(False).eval()
+
+
+def save(folder: Path, tokenizer: Tokenizer, seed: int = 1, **decoding: object) -> Transformer:
+    """Save a model with random weights in float32, and return it."""
+    model = model_for(tokenizer, torch.float32, seed)
+    settings = DecodingConfig.model_validate(decoding)
+    save_model(folder, model.state_dict(), model.config, tokenizer, settings, {"kind": "checkpoint"})
+    return model
 
 
 class WithoutFloat64(torch.Tensor):

@@ -17,11 +17,10 @@ from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import save_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
-from tests.decoding.models import TEXT, data_config, model_for
+from tests.decoding.models import TEXT, data_config, model_for, save
 
 PAIRS = [
     *TEXT,
@@ -274,16 +273,10 @@ def test_tokens_that_the_model_does_not_know_are_told(tokenizer: Tokenizer) -> N
 # ---- models
 
 
-def save(folder: Path, tokenizer: Tokenizer, seed: int = 1) -> Path:
-    model = model_for(tokenizer, torch.float32, seed)
-    decoding = DecodingConfig(alpha=0.5, length_penalty="length")
-    save_model(folder, model.state_dict(), model.config, tokenizer, decoding, {})
-    return folder
-
-
 def test_models_are_read_from_their_folders(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folders = [save(tmp_path / str(seed), tokenizer, seed) for seed in (1, 2)]
-    models = [model_for(tokenizer, torch.float32, seed) for seed in (1, 2)]
+    folders = [tmp_path / str(seed) for seed in (1, 2)]
+    settings = {"alpha": 0.5, "length_penalty": "length"}
+    models = [save(folder, tokenizer, seed, **settings) for seed, folder in enumerate(folders, start=1)]
     loaded = ForcedDecoder.load(folders)
     exact = decoder_of(tokenizer, *(model.double() for model in models)).score(TEXT)
     assert loaded.score(TEXT) == exact  # so what else is in a batch makes no difference of 1e-5

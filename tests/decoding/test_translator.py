@@ -26,14 +26,13 @@ from nmtkit.distributed.workers import choose_device
 from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
 from nmtkit.model.attention_weights import attention_weights
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import save_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from tests.conftest import message_of
-from tests.decoding.models import TEXT, data_config, model_for
+from tests.decoding.models import TEXT, data_config, model_for, save
 
 LINES = ["The dog sees a cat.", "A cat", "the small house runs home!", "dog", "", "Who sees the dog, a cat?", "a a a a"]
 
@@ -464,19 +463,13 @@ def test_no_sentence_ends_in_a_span_or_term_and_the_first_part_contains_one_that
     assert (MARKUP in best.text, best.missing) == (True, ())
 
 
-def test_a_part_of_a_term_that_is_cut_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_term_that_is_cut_is_not_wanted() -> None:
     tokenizer = learn_tokenizer(data_config(vocab_size=90), lambda: TEXT)
-    translator, searched = translator_of(tokenizer, beam=2), list[Segment]()
-    search = translator.search_segments
-    monkeypatch.setattr(
-        translator, "search_segments", lambda segments, *others: searched.extend(segments) or search(segments, *others)
-    )
     glossary = Glossary([("The dog sees a cat", "Hund"), ("a cat", "Katze"), ("The dog", "Der Hund")])
     longest = len(tokenizer.encode(["The dog sees"], "source")[0])
-    translator.translations(
-        ["The dog sees a cat"], Request(glossary=glossary, split="never", max_source_tokens=longest)
-    )
-    assert [[entry.texts for entry in segment.wanted] for segment in searched[:2]] == [[("Hund",)], []]
+    request = Request(glossary=glossary, split="never", max_source_tokens=longest)
+    segments = translator_of(tokenizer)._segments(["The dog sees a cat"], request)
+    assert [[entry.texts for entry in segment.wanted] for segment in segments] == [[("Hund",)], []]
 
 
 @pytest.mark.parametrize("longest", [100, 12, 4])
@@ -647,8 +640,8 @@ def test_samples_that_cannot_be_drawn_are_refused(numbers: dict[str, Any]) -> No
 
 
 def test_settings_of_the_search_can_be_given_to_load_and_are_checked(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    model, folder = model_for(tokenizer, torch.float32), tmp_path / "model"
-    save_model(folder, model.state_dict(), model.config, tokenizer, DecodingConfig(beam=3, alpha=0.5), {})
+    folder = tmp_path / "model"
+    save(folder, tokenizer, beam=3, alpha=0.5)
     assert Translator.load(folder, decoding={"beam": 1}).decoding == DecodingConfig(beam=1, alpha=0.5)
     for wrong, message in (
         ({"beam": 0}, "given settings: decoding.beam = 0: must be at least 1"),
@@ -721,13 +714,6 @@ def test_learned_positions_limit_source_and_translation(tokenizer: Tokenizer) ->
 
 
 # ---- model folders
-
-
-def save(folder: Path, tokenizer: Tokenizer, seed: int = 1, **decoding: object) -> Transformer:
-    model = model_for(tokenizer, torch.float32, seed)
-    settings = DecodingConfig.model_validate(decoding)
-    save_model(folder, model.state_dict(), model.config, tokenizer, settings, {"kind": "checkpoint"})
-    return model
 
 
 def test_several_model_folders_are_an_ensemble(tokenizer: Tokenizer, tmp_path: Path) -> None:
