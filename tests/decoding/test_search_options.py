@@ -13,7 +13,6 @@ import torch
 
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.constraints import (
-    PhraseProgress,
     ended_words,
     forbidden_phrases,
     forced_prefixes,
@@ -409,48 +408,6 @@ def test_a_phrase_may_go_on_from_a_prefix_that_repeats_itself(seed: int) -> None
     select = required_phrases([[((6, 6, 5),)]], [5], 1)
     [found] = find(history_table(seed), [5], 4, SearchOptions(constraints=constraints, select=select))
     assert found[0].ids[:3] == (6, 6, 5)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_phrase_that_cannot_be_generated_does_not_keep_a_translation_from_ending(seed: int) -> None:
-    options = SearchOptions(constraints=(no_repeated_ngrams(1),), select=required_phrases([[((6, 6),)]], [9], 1))
-    [found] = find(history_table(seed), [9], 2, options)
-    assert found[0].ids == find(history_table(seed), [9], 2, SearchOptions(constraints=options.constraints))[0][0].ids
-
-
-def test_progress_counts_what_is_said_and_what_is_being_said() -> None:
-    for tokens, phrases, begun, following in (
-        ((), [(4, 5)], 0, {4}),
-        ((4,), [(4, 5)], 1, {5}),
-        ((4, 6), [(4, 5)], 0, {4}),
-        ((4, 4), [(4, 4, 5)], 2, {5}),
-        ((4, 4, 4), [(4, 4, 5)], 2, {5}),
-    ):
-        assert progress(tokens, single(phrases)) == PhraseProgress(0, len(phrases[0]), begun, frozenset(following))
-    assert progress((4, 5, 6), single([(4, 5), (6, 6)])) == PhraseProgress(2, 2, 1, frozenset({6}))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "phrase", "size", "is_sayable"),
-    [
-        ((), (6, 6), 1, False),
-        ((), (6, 6), 2, True),
-        ((), (6, 6, 6), 2, False),
-        ((4,), (5, 4), 1, False),  # its second token was said
-        ((5,), (5, 4), 1, True),  # its first one is what was begun
-        ((5, 6), (5, 4), 1, False),
-        ((4, 5, 6), (6, 4, 5), 2, False),
-        ((4, 5, 4), (4, 5, 6), 2, False),  # beginning it repeats what was said
-        ((4, 5), (4, 5, 6), 2, True),
-        ((5, 4), (4, 5, 6), 2, True),
-        ((5, 6, 4), (4, 5, 6), 3, True),
-    ],
-)
-def test_a_phrase_can_be_said_as_long_as_it_repeats_nothing(
-    tokens: Ids, phrase: Ids, size: int, is_sayable: bool
-) -> None:
-    found = progress(tokens, [(phrase,)], size)
-    assert (found.possible, bool(found.following)) == (len(phrase) * is_sayable, is_sayable)
 
 
 # ---- sampling
