@@ -270,6 +270,18 @@ def test_tokens_that_the_model_does_not_know_are_told(tokenizer: Tokenizer) -> N
     assert [score.remarks for score in scores] == [(), (), ("unknown_tokens",)]
 
 
+def test_a_line_of_100000_characters_has_a_score_and_changes_no_other(tokenizer: Tokenizer) -> None:
+    long = ("The small dog sees the small house. " * 3000)[:100_000]
+    decoder = decoder_of(tokenizer, model_for(tokenizer, torch.float32, d_model=8, d_ff=8))
+    pairs = [TEXT[0], (long, "Der Hund"), ("The dog", long), TEXT[1]]
+    scores = decoder.score(pairs, max_tokens=200)
+    assert [score.remarks for score in scores] == [(), ("cut_source",), ("cut_hypothesis",), ()]
+    assert len(scores[2].ids) == 200
+    for index in (0, 3):
+        assert scores[index].log_prob == pytest.approx(decoder.score([pairs[index]])[0].log_prob, abs=1e-5)
+    assert len(long) == 100_000
+
+
 # ---- models
 
 
