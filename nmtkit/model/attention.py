@@ -39,9 +39,7 @@ class MultiHeadAttention(nn.Module):
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.num_heads = config.num_heads
         self.watch: Callable[[Tensor], None] | None = None
-        self._window = config.attention_window if kind == "window" else None
-        # The blocks do not depend on `causal`; `heads` hides later positions.
-        self._local = AttentionWindow.of_kind(kind, config, causal=True) if kind == "local" else None
+        self._kind, self._config = kind, config
         self.compression = config.compression if kind == "compressed" else None
         self.dropout = Dropout(config.attention_dropout)
         keys, values = config.num_heads * config.key_width, config.num_heads * config.value_width
@@ -100,11 +98,9 @@ class MultiHeadAttention(nn.Module):
         if self.compression is not None:
             return self._attend_to_memory(queries, *self.memory(keys, values), mask, causal)
         length = queries.size(2)
-        if self._local is not None:
-            window = self._local
-        elif self._window is not None:
+        if self._kind != "full":
             # Positions of a prefix see later ones, too, so then the window keeps its later half.
-            window = AttentionWindow.of(self._window, causal=causal and prefix is None)
+            window = AttentionWindow.of_kind(self._kind, self._config, causal=causal and prefix is None)
         elif prefix is not None:  # every position is near
             window = AttentionWindow(length, length)
         else:
