@@ -221,18 +221,13 @@ class JoinedStepDecoder:
 
     def start(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, " batch"]) -> "JoinedState":
         """Compute the sources, with one hypothesis each; their end symbols, which are counted, are not read."""
-        config, width = self._model.config, int(source_lengths.max()) - 1
+        width = int(source_lengths.max()) - 1
         lengths = (source_lengths - 1).to(source.device)
         position = torch.arange(width, device=source.device)
         x = self._model.embed_at(source[:, :width], position[None], lengths, width)
         caches: list[_Cache] = []
         for number, layer in enumerate(self.layers):
-            attend = partial(self._attend_in_source, number, caches, position < lengths[:, None], lengths)
-            if width:
-                x = layer(x, attend)
-            else:  # no sentence has a source
-                widths = (config.key_width, config.key_width, config.value_width)
-                attend(*(x.new_empty(len(x), config.num_heads, 0, width) for width in widths))
+            x = layer(x, partial(self._attend_in_source, number, caches, position < lengths[:, None], lengths))
         return JoinedState(caches, lengths, width + 1)
 
     def _attend_in_source(
