@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.data.batch import make_batch
 from nmtkit.data.shards import PairData, ShardWriter
+from nmtkit.model.decoder_only import count_parameters
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops, padding_flops
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.loss import batch_loss
@@ -24,11 +25,13 @@ CONFIGS = [
 ]
 
 
-def counted(run: Callable[[], object]) -> int:
-    """Operations as torch counts them."""
+def counted(run: Callable[[], object], kind: str = "all") -> int:
+    """Operations as torch counts them; of kind "attention", those of batched products, which nothing else has."""
     counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), counter:
         run()
+    if kind == "attention":
+        return int(counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0))
     return int(counter.get_total_flops())
 
 
@@ -36,30 +39,26 @@ def model_of(changes: dict[str, object]) -> tuple[Transformer, int]:
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4}
     config = ModelConfig.model_validate({**sizes, **changes})
     target_vocab = 31 if config.share_embeddings == "all" else 43
-    return Transformer(config, 31, target_vocab), target_vocab
+    model = Transformer(config, 31, target_vocab)
+    assert count_parameters(config, 31, target_vocab) == sum(each.numel() for each in model.parameters())
+    return model, target_vocab
 
 
 @pytest.mark.parametrize("changes", CONFIGS)
 def test_counted_operations_are_torchs_forward_and_backward(changes: dict[str, object]) -> None:
     model, target_vocab = model_of(changes)
-    source, target = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6))
-    lengths = torch.tensor([9, 9, 9])
-    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).flops
-    assert counted(lambda: model(source, lengths, target)) == expected
-    assert counted(lambda: model(source, lengths, target).sum().backward()) == TRAINING_FACTOR * expected
-
-
-@pytest.mark.parametrize("changes", CONFIGS)
-def test_counted_operations_of_each_part_are_torchs(changes: dict[str, object]) -> None:
-    model, target_vocab = model_of(changes)
-    source, target, lengths = torch.randint(4, 31, (2, 9)), torch.randint(4, 31, (2, 6)), torch.tensor([9, 9])
-    expected = forward_flops(model.config, target_vocab, np.full(2, 9), np.full(2, 6))
+    source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 9, 9])
+    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6))
     states, mask = model.encode(source, lengths)
     decoded = model.decode(target, states, mask)
     assert counted(lambda: model.encode(source, lengths)) == expected.flops_encoder
     assert counted(lambda: model.decode(target, states, mask)) == expected.flops_decoder
     assert counted(lambda: model.logits(decoded)) == expected.flops_output
     assert expected.flops == expected.flops_encoder + expected.flops_decoder + expected.flops_output
+    assert 0 < expected.flops_attention < expected.flops_encoder + expected.flops_decoder
+    for kind, flops in (("all", expected.flops), ("attention", expected.flops_attention)):
+        assert counted(lambda: model(source, lengths, target), kind) == flops
+        assert counted(lambda: model(source, lengths, target).sum().backward(), kind) == TRAINING_FACTOR * flops
 
 
 def test_operations_of_pairs_of_different_lengths_add_up() -> None:
@@ -72,32 +71,6 @@ def test_operations_of_pairs_of_different_lengths_add_up() -> None:
         one_by_one += counted(lambda source=source, lengths=lengths, target=target: model(source, lengths, target))
     sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
     assert forward_flops(model.config, target_vocab, sources, targets).flops == one_by_one
-
-
-def test_a_padded_batch_is_counted_by_what_its_pairs_are_padded_to() -> None:
-    model, target_vocab = model_of({})
-    source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 4, 2])
-    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6)).flops
-    assert counted(lambda: model(source, lengths, target)) == expected
-
-
-def attention_as_counted(run: Callable[[], object]) -> int:
-    """Operations of batched products, of which only attention has any, as torch counts them."""
-    counter = FlopCounterMode(display=False)
-    with sdpa_kernel(SDPBackend.MATH), counter:
-        run()
-    return int(counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0))
-
-
-@pytest.mark.parametrize("changes", CONFIGS)
-def test_counted_operations_of_attention_are_torchs_forward_and_backward(changes: dict[str, object]) -> None:
-    model, target_vocab = model_of(changes)
-    source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 9, 9])
-    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6))
-    assert 0 < expected.flops_attention < expected.flops_encoder + expected.flops_decoder
-    assert attention_as_counted(lambda: model(source, lengths, target)) == expected.flops_attention
-    found = attention_as_counted(lambda: model(source, lengths, target).sum().backward())
-    assert found == TRAINING_FACTOR * expected.flops_attention
 
 
 @pytest.mark.parametrize("changes", CONFIGS)
