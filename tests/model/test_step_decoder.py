@@ -53,41 +53,30 @@ def sources(*lengths: int) -> tuple[Tensor, Tensor]:
     return ids, torch.tensor(lengths)
 
 
-def whole(model: Transformer, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-    """Logits of every position at once."""
-    return model(source, lengths, target)
+def assert_same_by_steps(model: Transformer, lengths: tuple[int, ...], positions: int) -> None:
+    source, source_lengths = sources(*lengths)
+    target = torch.randint(4, VOCAB, (len(lengths), positions), generator=torch.Generator().manual_seed(1))
+    target[:, 0] = BOS
+    decoder = StepDecoder(model)
+    state = decoder.start(source, source_lengths)
+    expected = model(source, source_lengths, target)
+    for position in range(positions):
+        logits = decoder.step(target[:, position], state)
+        torch.testing.assert_close(logits, expected[:, position], rtol=1e-9, atol=1e-9)
+        state.select(torch.arange(len(lengths))[:, None])
 
 
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
 @pytest.mark.parametrize("lengths", [(5, 5), (7, 3, 1), (4,), (30,)])
 def test_step_by_step_equals_all_at_once(changes: dict[str, Any], lengths: tuple[int, ...]) -> None:
-    model = model_of(**changes)
-    source, source_lengths = sources(*lengths)
-    target = torch.randint(4, VOCAB, (len(lengths), 40), generator=torch.Generator().manual_seed(1))
-    target[:, 0] = BOS
-    decoder = StepDecoder(model)
-    state = decoder.start(source, source_lengths)
-    expected = whole(model, source, source_lengths, target)
-    for position in range(40):  # beyond the first capacity of the buffers, twice
-        logits = decoder.step(target[:, position], state)
-        torch.testing.assert_close(logits, expected[:, position], rtol=1e-9, atol=1e-9)
-        state.select(torch.arange(len(lengths))[:, None])
+    assert_same_by_steps(model_of(**changes), lengths, 40)  # beyond the first capacity of the buffers, twice
 
 
 @pytest.mark.parametrize("window", [5, 64])
 def test_step_by_step_equals_all_at_once_where_windowed_attention_goes_by_blocks(window: int) -> None:
     positions = 261
     assert AttentionWindow.of(window, causal=True).num_blocks(positions) > 1
-    model = model_of(attention_window=window)
-    source, source_lengths = sources(positions, 131, 1)
-    target = torch.randint(4, VOCAB, (3, positions), generator=torch.Generator().manual_seed(1))
-    decoder = StepDecoder(model)
-    state = decoder.start(source, source_lengths)
-    expected = whole(model, source, source_lengths, target)
-    for position in range(positions):
-        logits = decoder.step(target[:, position], state)
-        torch.testing.assert_close(logits, expected[:, position], rtol=1e-9, atol=1e-9)
-        state.select(torch.arange(3)[:, None])
+    assert_same_by_steps(model_of(attention_window=window), (positions, 131, 1), positions)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -106,7 +95,7 @@ def test_hypotheses_are_kept_dropped_and_repeated(lengths: tuple[int, ...], chan
         for row, (sentence, tokens) in enumerate(rows):
             alone = slice(sentence, sentence + 1)
             length = int(source_lengths[sentence])
-            expected = whole(model, source[alone, :length], source_lengths[alone], torch.tensor([tokens]))[0, -1]
+            expected = model(source[alone, :length], source_lengths[alone], torch.tensor([tokens]))[0, -1]
             torch.testing.assert_close(logits[row], expected, rtol=1e-9, atol=1e-9)
         per_sentence = len(rows) // len(sentences)
         if step in (4, 8):
