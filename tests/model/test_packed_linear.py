@@ -53,39 +53,31 @@ def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("is_intel", "sizes", "dtype", "packed"),
+    ("is_intel", "precision", "sizes", "dtype", "packed"),
     [
-        (True, (512, 512), torch.float32, [17, 40]),
-        (True, (8000, 256), torch.float32, [17, 40]),
-        (True, (9000, 256), torch.float32, [1, 16, 17, 40]),
-        (True, (2048, 512), torch.float32, [1, 16, 17, 40]),
-        (True, (512, 512), torch.bfloat16, [1, 16, 17, 40]),
-        (True, (300, 300), torch.float32, []),
-        (False, (512, 512), torch.float32, [1, 16, 17, 40]),
-        (False, (300, 300), torch.float32, []),
+        (True, "highest", (512, 512), torch.float32, [17, 40]),
+        (True, "highest", (8000, 256), torch.float32, [17, 40]),
+        (True, "highest", (9000, 256), torch.float32, [1, 16, 17, 40]),
+        (True, "highest", (2048, 512), torch.float32, [1, 16, 17, 40]),
+        (True, "highest", (512, 512), torch.bfloat16, [1, 16, 17, 40]),
+        (True, "highest", (300, 300), torch.float32, []),
+        (True, "medium", (512, 512), torch.float32, [1, 16, 17, 40]),  # then plain products are not MKL's
+        (False, "highest", (512, 512), torch.float32, [1, 16, 17, 40]),
+        (False, "highest", (300, 300), torch.float32, []),
     ],
 )
 def test_mkl_gets_few_rows_of_middling_matrices_on_intel(
-    is_intel: bool, sizes: tuple[int, int], dtype: torch.dtype, packed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    is_intel: bool, precision: str, sizes: tuple[int, int], dtype: torch.dtype, packed: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(prepared, "has_fast_mkl", lambda: is_intel)
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: True)
     made, given = PreparedLinear(*map_of(*sizes), dtype), []
     monkeypatch.setattr(prepared, "_linear", lambda x, *rest: [given.append(len(x)), x.new_zeros(len(x), sizes[0])][1])
     for rows in (1, 16, 17, 40):
         made(torch.randn(rows, sizes[1], dtype=dtype))
     assert given == packed
-
-
-def test_where_plain_products_are_not_mkls_few_rows_are_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "has_fast_mkl", lambda: True)
-    monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: True)
-    taken = {}
-    for mode in ("highest", "medium"):
-        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda mode=mode: mode)
-        taken[mode] = PreparedLinear(*map_of(512, 512))._takes_packed(torch.ones(4, 512))
-    assert taken == {"highest": False, "medium": True}
 
 
 @pytest.mark.usefixtures("library")
