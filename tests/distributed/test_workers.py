@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,32 +33,33 @@ for rows in [*range(40, 190), 40, 189]:
 """150 products of different sizes, and again the first and the last of them."""
 
 
+@pytest.fixture
+def before() -> Iterator[str]:
+    """The precision of float32 products, which is set again after the test."""
+    precision = torch.get_float32_matmul_precision()
+    yield precision
+    torch.set_float32_matmul_precision(precision)
+
+
 @pytest.mark.parametrize("is_intel", [True, False])
-def test_intel_keeps_torchs_library_for_products(is_intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.get_float32_matmul_precision()
+def test_intel_keeps_torchs_library_for_products(is_intel: bool, before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "has_fast_mkl", lambda: is_intel)
     monkeypatch.setattr(cpu, "_onednn_is_exact", lambda: True)
-    try:
-        cpu.choose_products()
-        assert torch.get_float32_matmul_precision() == (before if is_intel else "medium")
-    finally:
-        torch.set_float32_matmul_precision(before)
+    cpu.choose_products()
+    assert torch.get_float32_matmul_precision() == (before if is_intel else "medium")
 
 
+@pytest.mark.usefixtures("before")
 @pytest.mark.parametrize("is_intel", [True, False])
 def test_float32_products_stay_exact_whatever_computes_them(is_intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.get_float32_matmul_precision()
     monkeypatch.setattr(cpu, "has_fast_mkl", lambda: is_intel)
-    try:
-        cpu.choose_products()
-        torch.manual_seed(1)
-        for rows, inner, columns in [(300, 128, 70), (2048, 512, 512), (64, 2048, 33)]:
-            left, right = torch.randn(rows, inner), torch.randn(inner, columns)
-            expected = left.double() @ right.double()
-            error = (left @ right - expected).abs().max() / expected.abs().max()
-            assert error.item() < 3e-6  # a bfloat16 product is a thousand times as far off
-    finally:
-        torch.set_float32_matmul_precision(before)
+    cpu.choose_products()
+    torch.manual_seed(1)
+    for rows, inner, columns in [(300, 128, 70), (2048, 512, 512), (64, 2048, 33)]:
+        left, right = torch.randn(rows, inner), torch.randn(inner, columns)
+        expected = left.double() @ right.double()
+        error = (left @ right - expected).abs().max() / expected.abs().max()
+        assert error.item() < 3e-6  # a bfloat16 product is a thousand times as far off
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,7 @@ def test_a_measurement_is_called_disturbed_if_its_thread_often_had_no_core(
     assert ("busy with other work during the trial" in caplog.text) == is_disturbed
 
 
-def test_inexact_products_are_not_chosen(monkeypatch) -> None:
-    before = torch.get_float32_matmul_precision()
+def test_inexact_products_are_not_chosen(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     addmm = torch.addmm
 
     def rounding(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -84,26 +85,18 @@ def test_inexact_products_are_not_chosen(monkeypatch) -> None:
 
     monkeypatch.setattr(cpu, "has_fast_mkl", lambda: False)
     monkeypatch.setattr(torch, "addmm", rounding)
-    try:
-        cpu.choose_products()
-        assert torch.get_float32_matmul_precision() == before
-    finally:
-        torch.set_float32_matmul_precision(before)
+    cpu.choose_products()
+    assert torch.get_float32_matmul_precision() == before
 
 
-def test_decoding_leaves_products_to_whom_torch_gives_them(
-    monkeypatch: pytest.MonkeyPatch, restored_process: None
-) -> None:
+@pytest.mark.usefixtures("before", "restored_process")
+def test_decoding_leaves_products_to_whom_torch_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_onednn_is_exact", lambda: True)
     monkeypatch.setattr(cpu, "has_fast_mkl", lambda: False)
-    before = torch.get_float32_matmul_precision()
     found = []
-    try:
-        for for_decoding in (False, True):  # as `run` does, which trains first
-            workers.Workers.start("cpu", "float32", 1, for_decoding=for_decoding)
-            found.append(torch.get_float32_matmul_precision())
-    finally:
-        torch.set_float32_matmul_precision(before)
+    for for_decoding in (False, True):  # as `run` does, which trains first
+        workers.Workers.start("cpu", "float32", 1, for_decoding=for_decoding)
+        found.append(torch.get_float32_matmul_precision())
     assert found == ["medium", "highest"]
 
 
@@ -163,13 +156,20 @@ def test_a_command_collects_garbage_as_usual_once_its_imports_are_over() -> None
     assert done.returncode == 0
 
 
+def set_group(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int) -> int:
+    """Set the environment of a process group, and return its port."""
+    port = free_port()
+    for name, value in (("RANK", rank), ("WORLD_SIZE", processes), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, str(value))
+    return port
+
+
 def test_processes_on_a_cpu_exchange_by_gloo_also_where_torch_has_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(**options: object) -> None:
         raise KeyboardInterrupt(options["backend"])
 
     monkeypatch.setattr("accelerate.PartialState", stop)
-    for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", free_port())):
-        monkeypatch.setenv(name, str(value))
+    set_group(monkeypatch, rank=0, processes=1)
     with pytest.raises(KeyboardInterrupt, match="gloo"):
         workers._join(torch.device("cpu"))
 
@@ -180,10 +180,8 @@ def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_lau
     def stop(*arguments: object, **options: object) -> None:
         raise LookupError("the store")
 
-    port = free_port()
     monkeypatch.setattr(workers, "TCPStore", stop)
-    for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
-        monkeypatch.setenv(name, str(value))
+    port = set_group(monkeypatch, rank=1, processes=2)
     monkeypatch.setenv(LAUNCHED, str(os.getpid()))  # none is its own parent
     with pytest.raises(NmtkitError, match=r"^the process that started this one is gone$"):
         workers._join(torch.device("cpu"))
@@ -202,8 +200,7 @@ def test_a_launched_process_waits_without_limit_for_the_first_one_unless_the_lau
 
 
 def test_the_first_process_names_the_one_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("RANK", 0), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", free_port())):
-        monkeypatch.setenv(name, str(value))
+    set_group(monkeypatch, rank=0, processes=2)
     monkeypatch.setattr(workers, "_STARTING_TIMEOUT", timedelta(seconds=0.3))
     with pytest.raises(NmtkitError, match=r"^process 1 of 2 is missing; start it, too$"):
         workers._join(torch.device("cpu"))
