@@ -31,7 +31,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses
 from nmtkit.text.vocabulary import UNK
-from tests.conftest import message_of
+from tests.conftest import contents, message_of
 
 
 def engine(folder: Path, **decoding: object) -> CTranslate2Translator:
@@ -159,24 +159,17 @@ def other_positions(config: ModelConfig, length: int) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
-def test_a_model_that_translates_otherwise_is_refused_and_nothing_is_left(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_translates_otherwise_is_refused_and_an_older_export_stays(
+    model: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(exported, tmp_path / "older")
+    before = contents(tmp_path)
     monkeypatch.setattr(conversion, "position_table", other_positions)
     told = r"not exported: ctranslate2 translates line [0-9]+ of .* first at token"
-    message_of(lambda: export(model, "ctranslate2", output=tmp_path / "new"), ModelError, told)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_older_export_stays_when_a_new_one_is_refused(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, _ = export(model, "ctranslate2", output=tmp_path / "new")
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    monkeypatch.setattr(conversion, "position_table", other_positions)
-    with pytest.raises(ModelError, match="not exported"):
-        export(model, "ctranslate2", output=folder)
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    for name in ("new", "older"):
+        message_of(lambda name=name: export(model, "ctranslate2", output=tmp_path / name), ModelError, told)
+    assert [path.name for path in tmp_path.iterdir()] == ["older"]
+    assert contents(tmp_path) == before
 
 
 def test_a_near_tie_is_listed_and_a_clear_difference_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,25 +232,18 @@ class TestSample:
             export(model, "ctranslate2", output=tmp_path / "new", sample_file=file)
 
 
-def test_a_folder_that_holds_something_else_is_not_replaced(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("kept")
-    with pytest.raises(DataError, match="contains more than an export"):
-        export(model, "ctranslate2", output=tmp_path)
-    assert (tmp_path / "mine.txt").read_text() == "kept"
-    (tmp_path / "mine.txt").rename(tmp_path / ".DS_Store")  # as by macOS
-    export(model, "ctranslate2", output=tmp_path)
-    assert (tmp_path / "model.bin").is_file()
-
-
-def test_an_older_export_with_something_of_yours_in_it_is_not_replaced(
-    model: Path, exported: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(exported, tmp_path / "older")
-    (folder / "notes").mkdir()
-    (folder / "notes" / "mine.txt").write_text("kept")
-    with pytest.raises(DataError, match=r"more than an export \(notes/mine\.txt\)"):
-        export(model, "ctranslate2", output=folder)
-    assert (folder / "notes" / "mine.txt").read_text() == "kept"
+def test_a_folder_that_holds_something_else_is_not_replaced(model: Path, exported: Path, tmp_path: Path) -> None:
+    older = shutil.copytree(exported, tmp_path / "older")
+    for folder in (tmp_path / "mine", older):
+        (folder / "notes").mkdir(parents=True)
+        (folder / "notes" / "mine.txt").write_text("kept")
+        with pytest.raises(DataError, match=r"contains more than an export \(notes/mine\.txt\)"):
+            export(model, "ctranslate2", output=folder)
+        assert (folder / "notes" / "mine.txt").read_text() == "kept"
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".DS_Store").touch()  # as by macOS
+    export(model, "ctranslate2", output=tmp_path / "new")
+    assert (tmp_path / "new" / "model.bin").is_file()
 
 
 class TestEngine:
