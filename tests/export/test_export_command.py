@@ -55,11 +55,6 @@ def test_the_readme_says_what_summaries_and_segmented_text_need(
     assert "after: a piece that ends in @@ is joined with the next one" in (folder / "README.md").read_text()
 
 
-def test_a_refusal_is_one_line_and_exit_code_1(run: Path) -> None:
-    told = 'error: no transformers model class supports positions = "learned"; choose --format ctranslate2\n'
-    assert run_command("export", run, "--format", "huggingface", "--quiet") == (1, "", told)
-
-
 @pytest.mark.parametrize(
     ("format_", "library"),
     [

@@ -923,14 +923,3 @@ def test_a_folder_that_cannot_be_imported_gives_one_line(
     damage(folder)
     message_of(lambda: import_model(folder, tmp_path / "ours"), ModelError, message)
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
-
-
-def test_what_transformers_cannot_hold_of_such_models_is_refused_by_name(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "mine", positions="fairseq", output_bias=True)
-    with pytest.raises(
-        ModelError, match=r'of an imported model, norm = "post", decoder_start = "bos", output_bias = true; choose'
-    ):
-        export(run, "huggingface")
-    run = make_run(tmp_path / "other", decoder_start="eos")
-    with pytest.raises(ModelError, match=r'supports decoder_start = "eos"; choose'):
-        export(run, "huggingface")
