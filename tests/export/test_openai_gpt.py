@@ -29,7 +29,7 @@ from nmtkit.data.prepare import prepare
 from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.running_text import Generator, score_text, trained_length
 from nmtkit.distributed.workers import Workers
-from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.export import huggingface
 from nmtkit.export.export import export
 from nmtkit.export.importing import import_model
@@ -373,10 +373,6 @@ def test_other_weights_or_another_tokenizer_are_not_exported(
     assert not list((tmp_path / "ours" / "export").iterdir())
 
 
-def set_json(path: Path, **changes: object) -> None:
-    write_json(path, {**read_json(path), **changes})
-
-
 def rewrite(path: Path, **changes: torch.Tensor | None) -> None:
     """Replace or remove tensors, whose names have __ for a full stop."""
     from safetensors.torch import save_file
@@ -391,21 +387,18 @@ def append(path: Path, text: str) -> None:
 
 
 FAULTS_OF_TRANSFORMERS = {
-    "another model": (lambda f: set_json(f / "config.json", model_type="gpt2"), r"model_type is 'gpt2'; these can"),
-    "no config": (lambda f: (f / "config.json").unlink(), r"neither config.json .* nor params_shapes.json"),
     "damaged config": (lambda f: (f / "config.json").write_text("{"), r"config.json: not valid JSON"),
-    "no layers": (lambda f: set_json(f / "config.json", n_layer=0), r"n_layer is 0 and not a positive number"),
-    "a text as size": (lambda f: set_json(f / "config.json", n_embd="64"), r"n_embd is '64' and not"),
-    "heads": (lambda f: set_json(f / "config.json", n_head=5), r"no sizes of a GPT .*not a multiple of num_heads = 5"),
-    "dropout": (lambda f: set_json(f / "config.json", resid_pdrop=2), r"config.json: no sizes of a GPT \(dropout: "),
-    "activation": (lambda f: set_json(f / "config.json", afn="silu"), r"afn is 'silu'; only gelu and relu"),
-    "norms": (lambda f: set_json(f / "config.json", layer_norm_epsilon=1e-6), r"layer_norm_epsilon is 1e-06; only"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"no weights in it \(model.safetensors or"),
-    "no pickle": (
-        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        r"pytorch_model.bin: damaged, or a pickle of more than plain tensors",
+    "no layers": (lambda f: changed_json(f / "config.json", n_layer=0), r"n_layer is 0 and not a positive number"),
+    "heads": (
+        lambda f: changed_json(f / "config.json", n_head=5),
+        r"no sizes of a GPT .*not a multiple of num_heads = 5",
     ),
-    "damaged weights": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 99), r"model.safetensors: damaged"),
+    "dropout": (
+        lambda f: changed_json(f / "config.json", resid_pdrop=2),
+        r"config.json: no sizes of a GPT \(dropout: ",
+    ),
+    "activation": (lambda f: changed_json(f / "config.json", afn="silu"), r"afn is 'silu'; only gelu and relu"),
+    "norms": (lambda f: changed_json(f / "config.json", layer_norm_epsilon=1e-6), r"layer_norm_epsilon is 1e-06; only"),
     "a tensor less": (
         lambda f: rewrite(f / "model.safetensors", transformer__h__1__ln_2__bias=None),
         r"h.1.ln_2.bias is missing, for a model of the sizes in config.json",
@@ -415,12 +408,8 @@ FAULTS_OF_TRANSFORMERS = {
         r"holds h.2.ln_2.bias, which no GPT has",
     ),
     "other sizes": (
-        lambda f: set_json(f / "config.json", n_positions=25),
+        lambda f: changed_json(f / "config.json", n_positions=25),
         r"positions_embed.weight is float32 of shape \[24, 64\], but config.json needs .* shape \[25, 64\]",
-    ),
-    "whole numbers": (
-        lambda f: rewrite(f / "model.safetensors", transformer__h__0__ln_1__bias=torch.ones(64, dtype=torch.int32)),
-        r"h.0.ln_1.bias is int32 of shape",
     ),
     "untied": (
         lambda f: rewrite(f / "model.safetensors", lm_head__weight=torch.ones(len(PIECES), 64)),
@@ -432,10 +421,10 @@ FAULTS_OF_TRANSFORMERS = {
     "a merge of one": (lambda f: append(f / "merges.txt", "an\n"), r"merges.txt, line 6: 'an' is not two pieces"),
     "a merge to nothing": (lambda f: append(f / "merges.txt", "b o\n"), r"line 6: 'b o' is not two pieces .* vocab"),
     "vocabulary too large": (
-        lambda f: set_json(f / "vocab.json", more=len(PIECES)),
+        lambda f: changed_json(f / "vocab.json", more=len(PIECES)),
         r"vocab.json: 25 entries, but the embeddings have 24 rows; entries that were added",
     ),
-    "an id twice": (lambda f: set_json(f / "vocab.json", an=1), r"each of the ids from 0 on once"),
+    "an id twice": (lambda f: changed_json(f / "vocab.json", an=1), r"each of the ids from 0 on once"),
     "no unknown": (
         lambda f: write_json(f / "vocab.json", {piece or "x": i for i, piece in enumerate(["", *PIECES[1:]])}),
         r"needs an entry <unk>",
@@ -458,13 +447,6 @@ def test_a_folder_that_cannot_be_imported_gives_one_line(tmp_path: Path, theirs:
     new = tmp_path / "ours"
     message_of(lambda: import_model(tmp_path / "theirs", new, target_language="en"), ModelError, message)
     assert not (tmp_path / "ours").exists()
-
-
-def test_the_command_tells_of_a_fault_in_one_line(tmp_path: Path, theirs: torch.nn.Module) -> None:
-    (tmp_path / "theirs" / "vocab.json").unlink()
-    done = run_command("import", tmp_path / "theirs", "--output", tmp_path / "ours")
-    assert done.code == 1 and done.err.count("\n") == 1
-    assert "no vocabulary; it needs vocab.json" in done.err
 
 
 def test_languages_that_an_import_cannot_take_are_refused(tmp_path: Path, theirs: torch.nn.Module) -> None:
@@ -585,13 +567,6 @@ def test_an_imported_model_is_fine_tuned(tmp_path: Path, theirs: torch.nn.Module
     trained = load_model(find_model(run.folder)).model.state_dict()
     for name, tensor in load_model(tmp_path / "ours").model.state_dict().items():
         assert 0 < (trained[name][: len(tensor)] - tensor).abs().max() < 1e-5
-
-
-def test_subwords_of_gpt_cannot_be_learned(tmp_path: Path) -> None:
-    recipe = RECIPE.format(**TEXT).replace('tokenizer = "ours"\n', "")
-    (tmp_path / "mine.toml").write_text(recipe, encoding="utf-8")
-    with pytest.raises(RecipeError, match="cannot be learned; tokenizer must name an imported model"):
-        load_recipe(str(tmp_path / "mine.toml"))
 
 
 def test_a_head_for_choices_gives_the_mc_logits_of_transformers(tmp_path: Path) -> None:
