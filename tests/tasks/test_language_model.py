@@ -421,22 +421,26 @@ def test_a_single_learned_position_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("overrides", "message"),
     [
-        ('model.architecture="encoder-decoder"', 'needs [model] architecture = "decoder"'),
-        ("training.validate_bleu=true", "BLEU cannot be computed"),
-        ("data.valid=5", "a language model needs validation texts"),
-        ('cleaning.duplicate_pair="drop"', 'duplicate_pair: no effect with [data] task = "language-model"'),
-        ('data.subwords="none"', "a language model needs share_vocab"),
-        ('model.positions="learned"', ""),
+        (['model.architecture="encoder-decoder"'], 'needs [model] architecture = "decoder"'),
+        (["training.validate_bleu=true"], "BLEU cannot be computed"),
+        (["data.valid=5"], "a language model needs validation texts"),
+        (['cleaning.duplicate_pair="drop"'], 'duplicate_pair: no effect with [data] task = "language-model"'),
+        (['data.subwords="none"'], "a language model needs share_vocab"),
+        (["model.positions=learned", "model.max_positions=15"], "max_positions = 15 is less than"),
+        (['data.train=[{ source = "a.txt", target = "b.txt" }]'], "a language model has no source"),
+        (['data.train=[{ text = "a.txt", source_prefix = "x" }]'], "a language model has no source"),
+        (['data.train=[{ text = "a.tsv", source_column = 2 }]'], "reads whole lines; write the column"),
+        (['data.train=[{ text = "a.tsv", target_column = 1 }]'], "reads whole lines; write the column"),
     ],
 )
-def test_settings_that_contradict_a_language_model_are_refused(tmp_path: Path, override: str, message: str) -> None:
-    path, overrides = write_project(tmp_path), [override]
-    if not message:
-        overrides, message = [override, "model.max_positions=15"], "max_positions = 15 is less than"
-    with pytest.raises(RecipeError, match="(?s).*" + message.replace("[", r"\[").replace("]", r"\]")):
-        load_recipe(path, overrides)
+def test_settings_that_contradict_a_language_model_are_refused(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write_project(tmp_path), overrides)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -523,24 +527,6 @@ def test_texts_too_short_for_a_sequence_are_named(tmp_path: Path, logged: pytest
         "1 of 2 training texts left out, as they have at most data.sequence_length = 16 tokens: text 2; join short "
         "texts in one file"
     ) in logged.messages
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('{ text = "more.txt" }', '{ source = "a.txt", target = "b.txt" }', "a language model has no source"),
-        ('{ text = "more.txt" }', '{ text = "more.txt", source_prefix = "x" }', "a language model has no source"),
-        ('{ text = "more.txt" }', '{ text = "more.tsv", source_column = 2 }', "reads whole lines; write the column"),
-        ('{ text = "more.txt" }', '{ text = "more.tsv", target_column = 1 }', "reads whole lines; write the column"),
-        ('architecture = "decoder"', 'architecture = "encoder-decoder"', 'needs [model] architecture = "decoder"'),
-    ],
-)
-def test_settings_of_a_source_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    path = Path(write_project(tmp_path))
-    path.write_text(path.read_text().replace(old, new), encoding="utf-8")
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(str(path))
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["more.sgm", "more.xml.gz", "more.tmx", "train.tags.en-de.en"])
