@@ -1,8 +1,7 @@
-"""A task is one object: two that are defined here alone are prepared, trained, decoded and scored like translation."""
+"""A task is one object: one that is defined here alone is prepared, trained, decoded and scored like translation."""
 
 import re
-from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,16 +10,16 @@ import pytest
 from nmtkit.config.data_schema import TASK_NAMES
 from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.config.recipe import load_recipe
-from nmtkit.corpora.corpus import Corpus, TextSource
+from nmtkit.corpora.corpus import Corpus
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.decoding.translator import TranslationRequest, Translator
+from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import RecipeError
 from nmtkit.pipeline import run as run_pipeline
 from nmtkit.run import Run
 from nmtkit.tasks.known import TASKS, task_of
-from nmtkit.tasks.task import Output, Task
+from nmtkit.tasks.task import Task, converted
 from nmtkit.training.session import train
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,11 +35,6 @@ RECIPE = (
 )
 
 
-def mapped(task: Task, text: TextSource) -> Iterator[bytes]:
-    for line in text.read():
-        yield task.model_source(line.decode()).encode() + b"\n"
-
-
 class Continuation(Task):
     """Text without a source: the model learns to continue from nothing."""
 
@@ -48,24 +42,13 @@ class Continuation(Task):
         self.text = text
 
     def training_corpus(self, corpus: Corpus) -> Corpus:
-        source = TextSource(corpus.source.name, partial(mapped, self, corpus.source))
-        return Corpus(corpus.name, source, corpus.target, corpus.files, corpus.fingerprint)
+        return replace(corpus, source=converted(corpus.source, lambda line, *_: self.model_source(line)))
 
     def model_source(self, line: str) -> str:
         return "."
 
     def words(self, line: str) -> list[str]:
         return ["."]
-
-
-class Label(Task):
-    """A label for a text: no target text, but one of a few names."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def output(self, source: str, generated: str) -> Output:
-        return Output(generated if generated in ("EVEN", "ODD") else "EVEN", is_mended=generated not in ("EVEN", "ODD"))
 
 
 def write_lines(folder: Path, targets: dict[str, list[tuple[str, str]]]) -> None:
@@ -96,26 +79,6 @@ def test_a_task_without_a_source_is_trained_decoded_and_scored(tmp_path: Path, m
     assert generated[0] == generated[1] != ""
     words = generated[0].split()
     assert all(WORDS[(WORDS.index(one) + 1) % len(WORDS)] == two for one, two in pairwise(words))
-
-
-def test_a_task_without_a_target_text_is_trained_decoded_and_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(TASKS, "parity", Label)
-    monkeypatch.setattr("nmtkit.config.data_schema.TASK_NAMES", (*TASK_NAMES, "parity"))
-    texts = [(sentence(number), "EVEN" if len(sentence(number).split()) % 2 == 0 else "ODD") for number in range(400)]
-    write_lines(tmp_path, {"train": texts[:360], "valid": texts[360:380], "test": texts[380:]})
-    recipe = load_recipe(str(tmp_path / "mine.toml"), ['data.task="parity"', "cleaning.duplicate_pair=keep"])
-    result = run_pipeline(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
-    run = Run(tmp_path / "run")
-    sources, labels, decoded = run.read_translated("test")
-    assert len(sources) == 20
-    assert set(decoded) <= {"EVEN", "ODD"}
-    right = sum(one == two for one, two in zip(labels, decoded, strict=True))
-    assert right >= 18
-    assert result.scores["test"]["chrf2"].score > 80
-    (best,) = Translator.load([run.averaged], "cpu").translations(sources[:1], TranslationRequest())[0]
-    assert best.is_mended is False
 
 
 def test_an_unknown_task_is_one_line(tmp_path: Path) -> None:
