@@ -42,12 +42,6 @@ def default_task(text: str) -> str:
     return "parsing" if text in TREES else "translation"
 
 
-def _corpora(values: Any) -> list[Any]:
-    """Return the lists of corpora in the unchecked values of [data]."""
-    found = [values.get(key) for key in ("train", "valid", "test")] if isinstance(values, dict) else []
-    return [entries for entries in found if isinstance(entries, (list, tuple))]
-
-
 class DataConfig(Section):
     """Corpora, languages and subwords."""
 
@@ -142,16 +136,21 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_source(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        task = values.get("task")
         # A list, as what stands there may be of a type that cannot be hashed, such as a list or a table.
-        if isinstance(values, dict) and values.get("task") in [LANGUAGE_MODEL, TRAJECTORIES, *LABEL_KINDS]:
-            values = {**defaults_of_task(values["task"])["data"], **values}
+        if task in [LANGUAGE_MODEL, TRAJECTORIES, *LABEL_KINDS]:
+            values = {**defaults_of_task(task)["data"], **values}
+        lists = [values.get(key) for key in ("train", "valid", "test")]
+        entries = [entry for each in lists if isinstance(each, (list, tuple)) for entry in each]
         for key in ("source_language", "target_language"):
-            stated = {stated_text(entry, key) for entries in _corpora(values) for entry in entries}
+            stated = {stated_text(entry, key) for entry in entries}
             if key not in values and stated - {None}:
                 values = {**values, key: stated.pop() if len(stated) == 1 else MANY_LANGUAGES}
-        if isinstance(values, dict) and values.get("task") == SUMMARY and "target_language" in values:
+        if task == SUMMARY and "target_language" in values:
             values = {"source_language": values["target_language"], **values}
-        if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task not in TASK_NAMES:
+        if isinstance(task, str) and task not in TASK_NAMES:
             raise ValueError(f'task = "{as_text(task)}": no such task; choose one of {", ".join(sorted(TASK_NAMES))}')
         return values
 
