@@ -70,12 +70,15 @@ class StepDecoder:
             keep = keep_attention and number == len(self.layers) - 1
             if layer.is_pre:
                 x = self._attend_to_self(layer.norms[0](x), x, layer, position)
-                x = state.attend_to_source(number, layer.norms[1](x), x, keep)
+                x, weights = state.sources[number](layer.norms[1](x), x, keep)
                 x = layer.outer.add(layer.inner(layer.norms[2](x)), x)
             else:
                 x = layer.norms[0](self._attend_to_self(x, x, layer, position))
-                x = layer.norms[1](state.attend_to_source(number, x, x, keep))
+                x, weights = state.sources[number](x, x, keep)
+                x = layer.norms[1](x)
                 x = layer.norms[2](layer.outer.add(layer.inner(x), x))
+            if keep:
+                state.attention = weights
         state.length += 1
         return self._output(self._model.decoder_norm(x))
 
@@ -134,15 +137,6 @@ class StepState:
         self._before = before
         # Keys and values of earlier positions: [capacity, layers, rows, heads x (d_k + d_v)].
         self._buffer = self._spare = empty
-
-    def attend_to_source(
-        self, layer: int, x: Float[Tensor, "rows width"], residual: Float[Tensor, "rows width"], keep_attention: bool
-    ) -> Float[Tensor, "rows width"]:
-        """Return ``residual`` plus attention to the source."""
-        result, weights = self.sources[layer](x, residual, keep_attention)
-        if weights is not None:
-            self.attention = weights
-        return result
 
     @property
     def _first(self) -> int:
