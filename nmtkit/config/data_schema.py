@@ -231,7 +231,6 @@ class DataConfig(Section):
         return self
 
     def _check_held_out(self) -> None:
-        """Raise ValueError for a number of pairs to hold out of train that contradicts other keys."""
         for key, number in self.held_out.items():
             purpose = {"valid": "validation", "test": "test"}[key]
             if self.task_name == LANGUAGE_MODEL:
@@ -251,7 +250,6 @@ class DataConfig(Section):
                 )
 
     def _check_generated(self) -> None:
-        """Raise ValueError for generated corpora that contradict other keys."""
         names = [corpus_name(entry) for entry in self.train if isinstance(entry, GeneratedCorpus)]
         if names and self.task_name != "translation":
             raise ValueError(f'generate is for task = "translation", not "{self.task_name}"')
@@ -262,7 +260,6 @@ class DataConfig(Section):
             raise ValueError(f"two generated corpora have the same name ({', '.join(names)}); give each a name")
 
     def _check_trajectories(self) -> None:
-        """Raise ValueError for keys that contradict a task of episodes."""
         for key in type(self).model_fields:
             neutral = _OF_EPISODES.get(key, default_of(type(self), key))
             if key not in self.KEYS_OF_ALL and key not in self.EPISODE_KEYS and getattr(self, key) != neutral:
@@ -284,7 +281,6 @@ class DataConfig(Section):
                 raise ValueError(f"{corpus_name(entry)}: weight, source_prefix, languages are for text, not episodes")
 
     def _check_labels(self) -> None:
-        """Raise ValueError for keys that contradict a task whose output is a label."""
         if self.share_vocab:
             raise ValueError(f'task = "{self.task_name}": labels are no text; leave share_vocab out')
         if self.subwords in ("wordpiece", "none"):
@@ -300,7 +296,6 @@ class DataConfig(Section):
             raise ValueError(f'task = "{self.task_name}" chooses one of several texts; leave label_type = "number" out')
 
     def _check_languages(self) -> None:
-        """Raise ValueError for corpora without languages, or with languages that contradict each other or the task."""
         for entry in self._entries:
             name = f"{corpus_name(entry)}: " if mixture_label(entry) else ""
             source, target = self.direction(entry)

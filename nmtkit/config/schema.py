@@ -291,7 +291,6 @@ class Recipe(Section):
         return self
 
     def _check_max_positions(self) -> None:
-        """Raise ValueError if a sequence may have more positions than are learned."""
         most = self.model.max_positions
         # One position is for the end symbol.
         longest = most - 1

@@ -118,7 +118,6 @@ def _vocabulary(loaded: LoadedModel, side: Side) -> list[str]:
 
 
 def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
-    """Set the weights of a layer of the encoder or decoder."""
     attention = [("self_attention", layer.self_attention)]
     if hasattr(layer, "attention"):  # only decoder layers attend to the source
         attention.append(("source_attention", layer.attention))

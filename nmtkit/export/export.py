@@ -243,7 +243,6 @@ def _write_language_model(
 
 
 def _readme_of_language_model(manifest: dict[str, Any]) -> str:
-    """Return the README of the folder of a language model."""
     text, parity = manifest["text"], manifest["parity"]
     if text["subwords"] == "gpt-bpe":
         tokenizer = "Its tokenizer is OpenAIGPTTokenizer; it reads <unk> in a text as the unknown token, nmtkit as text"
@@ -275,7 +274,6 @@ _LANGUAGE_TOKENS = {
 
 
 def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
-    """Return the README of the folder."""
     text, decoding = manifest["text"], manifest["decoding"]
     task, after = task_of(loaded.tokenizer), list[str]()
     targets, tags = ", ".join(text["target_languages"]), manifest["target_tags"]

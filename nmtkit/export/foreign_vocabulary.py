@@ -85,7 +85,6 @@ def read_vocabulary(folder: Path, stated: dict[str, Any]) -> ForeignVocabulary:
 
 
 def _settings(folder: Path, name: str, shape: Any) -> dict[str, Any]:
-    """Return the content of a file of settings, {} if there is none."""
     return read_json(folder / name, shape) if (folder / name).is_file() else {}
 
 

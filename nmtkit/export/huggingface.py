@@ -45,8 +45,6 @@ _OF_M2M100 = {"norm": "pre", "decoder_start": "eos", "output_bias": False}
 """Settings of all models of the class M2M100, which alone has positions = "fairseq"."""
 _M2M100_IDS = [BOS, PAD, EOS, UNK]
 """nmtkit's ids of the first entries of that class, which counts positions from the id of its <pad>."""
-_NAMES = ("pad", "unk", "bos", "eos")
-"""Names of the special tokens in transformers, in the order of SPECIAL_PIECES."""
 HOSTILE_LINES = (
     "naïve cafe\u0301 Straße ĳ ﬁ Ａ",
     "a\u00a0b\u3000c\u2009d",
@@ -322,7 +320,8 @@ def _write_tokenizer_of_m2m100(folder: Path, tokenizer: Tokenizer) -> None:
     (folder / "sentencepiece.bpe.model").write_bytes(tokenizer.sentencepiece_model("source"))
     entries = tokenizer.pieces(range(tokenizer.vocab_size("source")), "source")
     codes = list(tokenizer.target_languages)
-    config: dict[str, Any] = {f"{name}_token": piece for name, piece in zip(_NAMES, SPECIAL_PIECES, strict=True)}
+    names = ("pad_token", "unk_token", "bos_token", "eos_token")
+    config: dict[str, Any] = dict(zip(names, SPECIAL_PIECES, strict=True))
     if f"__{codes[0]}__" in entries:
         first = [SPECIAL_PIECES[index] for index in _M2M100_IDS]
         # Without the languages, which the class adds itself.

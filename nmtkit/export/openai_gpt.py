@@ -128,7 +128,6 @@ def _shapes(config: ModelConfig, vocab_size: int) -> dict[str, Shape]:
 
 
 def _config(path: Path, layers: int, width: int, heads: int, positions: int, **changes: Any) -> ModelConfig:
-    """Return the settings of a GPT of these sizes, which ``path`` states."""
     values = {
         "architecture": "decoder", "decoder_layers": layers, "d_model": width, "d_ff": 4 * width, "num_heads": heads,
         "max_positions": positions, "positions": "learned", "norm": "post", "activation": "gelu",

@@ -140,7 +140,6 @@ def read(
 
 
 def _config(path: Path, stated: dict[str, Any]) -> ModelConfig:
-    """Return the settings of the model."""
     kind = str(stated["model_type"])
     for name in ("attention_heads", "ffn_dim"):
         sizes = [positive_count(path, stated, f"{side}_{name}") for side in ("encoder", "decoder")]

@@ -120,7 +120,6 @@ class _NearCache(_Cache):
         super().__init__(Seen(keys, values, mask_bias(self._positions < lengths[:, None], keys.dtype)))
 
     def _first_seen(self, position: Int[Tensor, " sentences"]) -> Int[Tensor, " sentences"]:
-        """Return the first position that the token at a position sees."""
         block = self._window.local_block
         begin = position if block is None else position // block * block
         return (begin - self._window.before).clamp(min=0)
