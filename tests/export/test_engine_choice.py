@@ -1,14 +1,12 @@
-"""Which engine `translate` takes, and that the one without torch does without it."""
+"""Which engine `translate` takes."""
 
 import logging
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_models import VALID, make_run
+from tiny_models import make_run
 
 from nmtkit.decoding import engine_choice
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, exports_of
@@ -211,22 +209,3 @@ class TestAskedFor:
 
     def test_torch_is_torch(self, exported_run: Path) -> None:
         assert choose_export([exported_run], "torch", GREEDY) is None
-
-
-def test_an_export_alone_translates_without_torch(exported_run: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(exported_run / "export" / "ctranslate2", tmp_path / "moved")
-    program = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator\n"
-        "from nmtkit.decoding.engine_choice import choose_export\n"
-        "export = choose_export([Path(sys.argv[1])], 'auto', {'beam': 1})\n"
-        "translator = CTranslate2Translator.load(export, {'beam': 1}, 'cpu', 1)\n"
-        "print(*translator.translate(sys.argv[2:]), sep='\\n')\n"
-        "loaded = {'torch', 'transformers', 'sacrebleu'} & set(sys.modules)\n"
-        "assert not loaded, loaded\n"
-    )
-    result = subprocess.run([sys.executable, "-c", program, folder, *VALID], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert len(result.stdout.split("\n")) == len(VALID) + 1
-    assert result.stdout.strip()

@@ -30,16 +30,20 @@ def translate(*arguments: object, then: str = "") -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, "-c", program, *command], input=text, capture_output=True, text=True)
 
 
-def test_greedy_translations_of_both_engines_are_the_same_and_ctranslate2_needs_no_torch(exported_run: Path) -> None:
-    without = "assert 'torch' not in sys.modules"
+def test_greedy_translations_of_both_engines_are_the_same_and_ctranslate2_needs_no_torch(
+    exported_run: Path, tmp_path: Path
+) -> None:
+    without = "assert not {'torch', 'transformers', 'sacrebleu'} & set(sys.modules)"
+    moved = shutil.copytree(exported_run / "export" / "ctranslate2", tmp_path / "moved")
     fast = translate(exported_run, "--beam", 1, then=without)
     asked = translate(exported_run, "--beam", 1, "--engine", "ctranslate2", then=without)
+    alone = translate(moved, "--beam", 1, then=without)
     slow = translate(exported_run, "--beam", 1, "--engine", "torch")
-    assert (fast.returncode, slow.returncode, asked.returncode) == (0, 0, 0), fast.stderr + asked.stderr
+    assert [each.returncode for each in (fast, asked, alone, slow)] == [0] * 4, fast.stderr + asked.stderr
     assert "engine: ctranslate2" in fast.stderr
     assert "engine:" not in slow.stderr
     assert slow.stdout.strip()
-    assert fast.stdout == slow.stdout == asked.stdout
+    assert fast.stdout == slow.stdout == asked.stdout == alone.stdout
 
 
 def test_beam_search_stays_with_torch_unless_asked_for(exported_run: Path) -> None:
