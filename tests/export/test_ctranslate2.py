@@ -315,15 +315,6 @@ class TestEngine:
         by_torch.decoding = by_torch.decoding.model_copy(update={"finished": "within"})
         assert found != by_torch.translate(lines)
 
-    @pytest.mark.parametrize("beam", [1, 3])
-    def test_no_translation_is_longer_than_its_source_and_the_offset(self, exported: Path, beam: int) -> None:
-        translator = engine(exported, beam=beam, max_length_offset=1)
-        sources = translator.tokenizer.encode(VALID, "source")
-        lengths = [len(ids) for ids in translator.search(sources, Batching())]
-        limits = [len(ids) + 1 for ids in sources]
-        assert all(length <= limit for length, limit in zip(lengths, limits, strict=True))
-        assert any(length == limit for length, limit in zip(lengths, limits, strict=True)), "the limit has to be met"
-
     def test_a_longer_source_is_cut_as_the_other_engine_cuts_it(self, exported: Path, model: Path) -> None:
         by_torch, translator = Translator.load([model]), engine(exported, beam=1)
         by_torch.decoding = translator.decoding
