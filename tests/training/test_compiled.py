@@ -14,19 +14,16 @@ import pytest
 import torch
 
 import nmtkit
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.batch import make_batch, work_ahead
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError
-from nmtkit.model.decoder_only import build_model
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import _CLOCK, MAX_VARIANTS, CompiledLoss, batch_loss
-from nmtkit.training.state import TrainingState
-from tests.training.updates import ALONE, random_pairs, run
+from tests.training.updates import ALONE, TINY, random_pairs, run, tiny_state
 
-MODEL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.1}
+MODEL = {**TINY, "encoder_layers": 2, "dropout": 0.1}
 TRAINING = {"tokens_per_update": 90, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
 
 
@@ -35,7 +32,7 @@ def test_where_torch_cannot_compile_it_is_one_line(data: PairData) -> None:
     def fails(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
         raise torch._dynamo.exc.TorchDynamoException("No working C++\n compiler found")
 
-    model = build_model(ModelConfig.model_validate(MODEL), 20, 20)
+    model = tiny_state(TrainingConfig()).model
     message = r"^training.compile: torch cannot compile here \(No working C\+\+ compiler found\)"
     with pytest.raises(NmtkitError, match=message):
         CompiledLoss(fails, model)(model, make_batch(data, [0]), 0.1)
@@ -48,7 +45,7 @@ def data(tmp_path: Path) -> PairData:
 
 def weights_after(data: PairData, updates: int, **changes: object) -> dict[str, torch.Tensor]:
     training = TrainingConfig.model_validate({**TRAINING, **changes})
-    state = TrainingState(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
+    state = tiny_state(training, **MODEL)
     run(state, data, training, updates)
     return {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
 
@@ -81,7 +78,7 @@ def test_compile_is_heeded(data: PairData, compiled_calls: list[str]) -> None:
 
 def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls: list[str]) -> None:
     training = TrainingConfig.model_validate({**TRAINING, "compile": True})
-    state = TrainingState(ModelConfig.model_validate(MODEL), training, (20, 20), ALONE.device)
+    state = tiny_state(training, **MODEL)
     names = list(state.model.state_dict())
     next(train_updates(state, data, ALONE))
     compiled_calls.clear()
@@ -92,10 +89,7 @@ def test_only_the_passes_of_training_run_compiled(data: PairData, compiled_calls
 
 
 def test_what_compiling_cost_is_logged_once(compiled_calls: list[str], logged: pytest.LogCaptureFixture) -> None:
-    state = TrainingState(
-        ModelConfig.model_validate(MODEL), TrainingConfig.model_validate(TRAINING), (20, 20), ALONE.device
-    )
-    loss = CompiledLoss(batch_loss, state.model)
+    loss = CompiledLoss(batch_loss, tiny_state(TrainingConfig.model_validate(TRAINING), **MODEL).model)
     loss.report(1)
     _CLOCK.start()
     _CLOCK.end()

@@ -18,9 +18,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.schema import TrainingConfig
-from nmtkit.data.batching import plan_epoch
 from nmtkit.data.shards import PairData
 from nmtkit.distributed import workers as workers_module
 from nmtkit.distributed.heartbeat import Heartbeat, meet
@@ -30,10 +28,17 @@ from nmtkit.training.loop import Update
 from nmtkit.training.state import TrainingState
 from tests.conftest import message_of
 from tests.forked import free_port
-from tests.training.updates import VOCAB, largest_difference, random_pairs, run, run_two_processes
+from tests.training.updates import (
+    TINY,
+    largest_difference,
+    plan_of,
+    random_pairs,
+    run,
+    run_two_processes,
+    tiny_state,
+)
 
 NUM_PAIRS = 41
-MODEL = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 TRAINING = {
     "tokens_per_update": 90, "tokens_per_pass": 30, "schedule": "constant", "peak_learning_rate": 0.003,
     "warmup_steps": 5, "gradient_clip_norm": 0.5, "adam_epsilon": 1e-6,
@@ -143,17 +148,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes left."""
     output = tmp_path_factory.mktemp("two")
-    run_two_processes(WORKER, output, str(folder), str(output), json.dumps(MODEL), json.dumps(TRAINING), str(UPDATES))
+    run_two_processes(WORKER, output, str(folder), str(output), json.dumps(TINY), json.dumps(TRAINING), str(UPDATES))
     return output
-
-
-def plan_of(folder: Path, training: TrainingConfig, epochs: int = 1) -> list[np.ndarray]:
-    data = PairData(folder)
-    plans = (
-        plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch)
-        for epoch in range(epochs)
-    )
-    return [pairs for plan in plans for pairs in plan.updates]
 
 
 def results_of(two: Path) -> list[dict[str, Any]]:
@@ -163,9 +159,7 @@ def results_of(two: Path) -> list[dict[str, Any]]:
 def alone(folder: Path, updates: int) -> tuple[TrainingState, list[Update]]:
     """What one process makes of the same updates."""
     training = TrainingConfig.model_validate(TRAINING)
-    state = TrainingState(
-        ModelConfig.model_validate(MODEL), training, (VOCAB, VOCAB), torch.device("cpu"), torch.float64
-    )
+    state = tiny_state(training, torch.float64)
     return state, run(state, PairData(folder), training, updates)
 
 
@@ -191,7 +185,8 @@ def test_two_processes_report_the_numbers_of_one(
     folder: Path, two: Path, one: tuple[TrainingState, list[Update]]
 ) -> None:
     training, updates = TrainingConfig.model_validate(TRAINING), one[1]
-    assert any(len(pairs) % 2 for pairs in plan_of(folder, training))  # so the shares are not all equal
+    plan = plan_of(PairData(folder), training)
+    assert any(len(pairs) % 2 for pairs in plan.updates)  # so the shares are not all equal
     for result in results_of(two):
         assert result["plain"]["losses"] == pytest.approx([update.loss for update in updates], rel=1e-9)
         norms = np.array([[update.nll, update.gradient_norm] for update in updates])
@@ -219,7 +214,8 @@ def test_a_limit_that_does_not_fit_one_process_is_lowered_on_all(two: Path) -> N
 def test_a_run_of_two_processes_then_one_then_two_sees_the_same_pairs_in_the_same_updates(
     folder: Path, two: Path
 ) -> None:
-    planned = [sorted(pairs.tolist()) for pairs in plan_of(folder, TrainingConfig.model_validate(TRAINING), epochs=3)]
+    data, training = PairData(folder), TrainingConfig.model_validate(TRAINING)
+    planned = [sorted(pairs.tolist()) for epoch in range(3) for pairs in plan_of(data, training, epoch).updates]
     first, second = (result["pairs"] for result in results_of(two))
     assert (len(first), len(second)) == (18, 15)
     uninterrupted = [sorted(mine + theirs) for mine, theirs in zip(first[:9], second[:9], strict=True)]

@@ -1,6 +1,7 @@
 import itertools
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import plan_epoch, share_update
+from nmtkit.data.batching import share_update
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
@@ -23,11 +23,11 @@ from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.optimizer import learning_rate
 from nmtkit.training.state import TrainingState
-from tests.training.updates import ALONE, VOCAB, Weights, largest_difference, random_pairs, run
+from tests.training.updates import ALONE, VOCAB, Weights, largest_difference, plan_of, random_pairs, run, tiny_state
 
 NUM_PAIRS = 40
-TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 TRAINING = {"tokens_per_update": 60, "schedule": "constant", "peak_learning_rate": 0.003, "warmup_steps": 5}
+new_state = partial(tiny_state, dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
 
 def training_config(**changes: object) -> TrainingConfig:
     return TrainingConfig.model_validate({**TRAINING, **changes})
-
-
-def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float64, **model: object) -> TrainingState:
-    config = ModelConfig.model_validate({**TINY, **model})
-    return TrainingState(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
 
 
 def watch_gradients(state: TrainingState) -> list[Weights]:
@@ -73,11 +68,6 @@ def distance(left: Weights, right: Weights) -> float:
     return float((sum(squares) / length) ** 0.5)
 
 
-def planned(data: PairData, training: TrainingConfig, epoch: int = 0) -> list[np.ndarray]:
-    plan = plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch)
-    return plan.updates
-
-
 def reference_gradients(state: TrainingState, data: PairData, pairs: np.ndarray, label_smoothing: float) -> Weights:
     """Of the mean loss of a target token, pair after pair, by torch's own loss."""
     total = torch.zeros(2, dtype=torch.float64)
@@ -99,7 +89,7 @@ def reference_gradients(state: TrainingState, data: PairData, pairs: np.ndarray,
 def test_an_updates_gradient_is_that_of_the_mean_loss_of_its_target_tokens(data: PairData) -> None:
     training = training_config(label_smoothing=0.2)
     found = first_gradients(data, training)
-    expected = reference_gradients(new_state(training), data, planned(data, training)[0], 0.2)
+    expected = reference_gradients(new_state(training), data, plan_of(data, training).updates[0], 0.2)
     assert distance(found, expected) < 1e-13
 
 
@@ -109,7 +99,7 @@ def test_the_gradient_of_accumulated_small_passes_equals_that_of_one_large_pass(
 ) -> None:
     large = training_config(seed=seed, tokens_per_update=10**6, tokens_per_pass=10**6)
     small = training_config(seed=seed, tokens_per_update=10**6, tokens_per_pass=tokens_per_pass)
-    pairs = planned(data, small)[0]
+    pairs = plan_of(data, small).updates[0]
     passes = share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, 1)[0]
     assert len(passes) > 5
     sizes = {len(passed) for passed in passes}
@@ -131,7 +121,7 @@ def test_updates_equal_those_of_torchs_plain_adam(data: PairData, clip: float, a
     epsilon = adam.get("adam_epsilon", 1e-9)
     parameters = list(reference.model.parameters())
     optimizer = torch.optim.Adam(parameters, betas=betas, eps=epsilon, foreach=False, fused=False)
-    for step, pairs in enumerate(planned(data, training)[:4], start=1):
+    for step, pairs in enumerate(plan_of(data, training).updates[:4], start=1):
         (update,) = run(state, data, training, 1)
         gradients = reference_gradients(reference, data, pairs, 0.1)
         norm = float(torch.cat([gradient.flatten() for gradient in gradients.values()]).norm())
@@ -183,9 +173,9 @@ def test_the_learning_rate_used_is_the_schedules(data: PairData, schedule: dict[
 def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
     training = training_config(tokens_per_pass=40)
     state = new_state(training)
-    updates = run(state, data, training, len(planned(data, training)))
+    updates = run(state, data, training, len(plan_of(data, training).updates))
     assert sum(update.target_tokens for update in updates) == data.target_lengths.sum()
-    for step, (update, pairs) in enumerate(zip(updates, planned(data, training), strict=True), start=1):
+    for step, (update, pairs) in enumerate(zip(updates, plan_of(data, training).updates, strict=True), start=1):
         sources, targets = data.source_lengths[pairs], data.target_lengths[pairs]
         assert update.step == step
         assert update.target_tokens == targets.sum() <= 60
@@ -210,7 +200,7 @@ def test_padding_costs_what_the_passes_add(data: PairData) -> None:
         training = training_config(tokens_per_pass=tokens_per_pass)
         state = new_state(training)
         (update,) = run(state, data, training, 1)
-        pairs = planned(data, training)[0]
+        pairs = plan_of(data, training).updates[0]
         passes = share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, 1)[0]
         expected = padding_flops(state.model.config, [data.sequence_lengths(passed) for passed in passes])
         assert update.flops_padding == 3 * expected
@@ -223,7 +213,7 @@ def test_the_sums_of_an_update_are_losses_before_it(data: PairData) -> None:
     (update,) = run(state, data, training, 1)
     loss = nll = 0.0
     with torch.no_grad():
-        for pair in planned(data, training)[0]:
+        for pair in plan_of(data, training).updates[0]:
             batch = make_batch(data, [int(pair)])
             logits = reference.model(batch.source, batch.source_lengths, batch.target_in)[0]
             loss += float(F.cross_entropy(logits, batch.target_out[0], label_smoothing=0.3, reduction="sum"))
@@ -242,7 +232,7 @@ def test_autocast_is_used_where_the_precision_asks_for_it(data: PairData) -> Non
     training = training_config()
     results = {}
     for precision in ("float32", "bf16"):
-        state = new_state(training, torch.float32)
+        state = new_state(training, dtype=torch.float32)
         workers = Workers(0, 1, torch.device("cpu"), precision)
         results[precision] = next(train_updates(state, data, workers)).loss
         assert all(parameter.dtype == torch.float32 for parameter in state.model.parameters())
@@ -275,7 +265,7 @@ def test_every_epoch_is_its_plan_and_the_position_advances_with_it(
     step = 0
     orders = []
     for epoch in range(3):
-        plan = planned(data, training, epoch)
+        plan = plan_of(data, training, epoch).updates
         assert len(plan) > 4
         done = 0
         for index, expected in enumerate(plan):
@@ -343,9 +333,9 @@ def test_pairs_longer_than_an_update_are_left_out_and_named_once(
     too_long = [pair for pair in range(NUM_PAIRS) if data.target_lengths[pair] > 8]
     assert 10 < len(too_long) < NUM_PAIRS
     pairs = seen_pairs(monkeypatch)
-    plan = planned(data, training)
+    plan = plan_of(data, training).updates
     with logged.at_level(logging.WARNING):
-        updates = run(new_state(training), data, training, len(plan) + len(planned(data, training, 1)))
+        updates = run(new_state(training), data, training, len(plan) + len(plan_of(data, training, 1).updates))
     assert sorted(pairs) == sorted(2 * [pair for pair in range(NUM_PAIRS) if pair not in too_long])
     assert max(update.target_tokens for update in updates) <= 8
     assert len(logged.messages) == 1
@@ -363,7 +353,7 @@ def test_a_pair_that_only_a_later_epoch_makes_too_long_is_named_there(
     monkeypatch.setattr(PairData, "of_epoch", lambda self, epoch: other if epoch else data)
     training = training_config(tokens_per_update=20)
     with logged.at_level(logging.WARNING):
-        run(new_state(training), data, training, len(planned(data, training)) + 1)
+        run(new_state(training), data, training, len(plan_of(data, training).updates) + 1)
     assert len(logged.messages) == 1
     assert "(line 8, through all corpora)" in logged.messages[0]
 
@@ -378,7 +368,7 @@ def test_data_of_which_no_pair_fits_are_refused(data: PairData) -> None:
 def test_a_position_inside_an_update_is_refused(data: PairData, pairs_done: int) -> None:
     training = training_config()
     state = new_state(training)
-    ends = np.cumsum([len(pairs) for pairs in planned(data, training)]).tolist()
+    ends = np.cumsum([len(pairs) for pairs in plan_of(data, training).updates]).tolist()
     assert pairs_done not in ends
     state.progress.pairs_done = pairs_done
     with pytest.raises(DataError, match="not the data this run began with"):

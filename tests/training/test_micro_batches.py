@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted
 from nmtkit.data import batching
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import EpochPlan, plan_epoch, share_update
+from nmtkit.data.batching import share_update
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
@@ -28,14 +28,14 @@ from nmtkit.training.loop import MicroBatch, micro_batch_seed, padded_tokens
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.micro_batches import first_update_rate, fit_limit, heaviest_micro_batches, settle_tokens_per_pass
 from nmtkit.training.state import TrainingState, read_state
-from tests.training.updates import ALONE, VOCAB, random_pairs, run
+from tests.training.updates import ALONE, VOCAB, plan_of, random_pairs, run, tiny_state
 
 NUM_PAIRS = 60
-MODEL = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 TRAINING = {
     "tokens_per_update": 150, "tokens_per_pass": 60, "schedule": "constant", "peak_learning_rate": 0.003,
     "warmup_steps": 5, "gradient_clip_norm": 0.5,
 }  # fmt: skip
+new_state = partial(tiny_state, dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +46,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
 
 def training_config(**changes: object) -> TrainingConfig:
     return TrainingConfig.model_validate({**TRAINING, **changes})
-
-
-def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float64, **model: object) -> TrainingState:
-    config = ModelConfig.model_validate({**MODEL, **model})
-    return TrainingState(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
-
-
-def plan_of(data: PairData, training: TrainingConfig) -> EpochPlan:
-    return plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, 0)
 
 
 def weights_of(state: TrainingState) -> list[Tensor]:
@@ -116,7 +107,7 @@ def test_after_running_out_of_memory_passes_are_cut_smaller_and_a_save_knows(
 ) -> None:
     training = training_config()
     tried = limit_memory(monkeypatch, 80)
-    state = new_state(training, torch.float32, dropout=0.2)
+    state = new_state(training, dtype=torch.float32, dropout=0.2)
     with logged.at_level(logging.WARNING):
         run(state, data, training, 6)
     limit = state.progress.tokens_per_pass
@@ -126,7 +117,7 @@ def test_after_running_out_of_memory_passes_are_cut_smaller_and_a_save_knows(
     folder = state.save(Run(tmp_path), {})
     run(state, data, training, 3)
     tried.clear()
-    resumed = new_state(training, torch.float32, dropout=0.2)
+    resumed = new_state(training, dtype=torch.float32, dropout=0.2)
     resumed.load(folder, read_state(folder))
     assert resumed.progress.tokens_per_pass == limit
     run(resumed, data, training, 3)
@@ -202,7 +193,7 @@ def test_the_heaviest_passes_are_those_of_the_whole_plan(data: PairData, process
 
 def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
     training = training_config()
-    plain, tried = new_state(training, torch.float32, dropout=0.3), new_state(training, torch.float32, dropout=0.3)
+    plain, tried = (new_state(training, dtype=torch.float32, dropout=0.3) for _ in range(2))
     before, random = weights_of(tried), torch.get_rng_state()
     sizes = limit_memory(monkeypatch, 10**6)
     settle_tokens_per_pass(tried, data, ALONE)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.prepare import prepare
@@ -33,11 +33,11 @@ from nmtkit.training.nonfinite import (
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import Progress, TrainingState, whole_states
 from tests.conftest import message_of, write_corpus
-from tests.training.updates import ALONE, VOCAB, random_pairs, run, run_two_processes
+from tests.training.updates import ALONE, TINY, equal, random_pairs, run, run_two_processes, tiny_state
 
-SIZES = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.2}
 TRAINING = {"tokens_per_update": 60, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
 HALF = Workers(0, 1, torch.device("cpu"), "fp16")
+new_state = partial(tiny_state, dropout=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +55,8 @@ def config(**changes: object) -> TrainingConfig:
     return TrainingConfig.model_validate({**TRAINING, "warmup_steps": 3, **changes})
 
 
-def new_state(training: TrainingConfig, **model: object) -> TrainingState:
-    return TrainingState(ModelConfig.model_validate({**SIZES, **model}), training, (VOCAB, VOCAB), ALONE.device)
-
-
 def copy_of(tensors: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
     return {f"{file}.{name}": tensor.clone() for file, group in tensors.items() for name, tensor in group.items()}
-
-
-def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 class Poison:
@@ -249,7 +241,9 @@ workers.close()
 
 
 def test_what_one_process_meets_all_skip_alike(data: PairData, tmp_path: Path) -> None:
-    run_two_processes(WORKER, tmp_path, str(data.folder), str(tmp_path), json.dumps(SIZES), json.dumps(TRAINING))
+    run_two_processes(
+        WORKER, tmp_path, str(data.folder), str(tmp_path), json.dumps({**TINY, "dropout": 0.2}), json.dumps(TRAINING)
+    )
     one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert one == other
     assert one[0] == ["", "nonfinite", "", "overflow", ""]

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 from typer.testing import CliRunner
 
 from nmtkit.cli.main import app
-from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.data.batch import make_batch
@@ -36,10 +36,10 @@ from nmtkit.training.state import Progress, TrainingState, whole_states
 from nmtkit.training.transfer import check_initial_model
 from nmtkit.training.validation import Validation
 from tests.conftest import run_command, train_run, write_corpus
-from tests.training.updates import ALONE, VOCAB, Weights, random_pairs, run
+from tests.training.updates import ALONE, VOCAB, Weights, equal, random_pairs, run, tiny_state
 
-TINY = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1, "ffn_dropout": 0.1}
+new_state = partial(tiny_state, encoder_layers=2)
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +52,8 @@ def config(**changes: object) -> TrainingConfig:
     return TrainingConfig.model_validate({**values, "warmup_steps": 3, **changes})
 
 
-def new_state(training: TrainingConfig, dtype: torch.dtype = torch.float32, **model: object) -> TrainingState:
-    sizes = ModelConfig.model_validate({**TINY, **model})
-    return TrainingState(sizes, training, (VOCAB, VOCAB), ALONE.device, dtype)
-
-
 def copy_of(weights: Weights) -> Weights:
     return {name: weight.detach().clone() for name, weight in weights.items()}
-
-
-def equal(one: Weights, other: Weights) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def check_resume(data: PairData, training: TrainingConfig, folder: Path) -> TrainingState:
@@ -188,7 +179,7 @@ def test_r_drop_is_part_of_an_updates_loss_and_of_its_cost(data: PairData) -> No
     assert results[1.0].nll == results[5.0].nll != results[0.0].nll
     assert results[5.0].loss > results[1.0].loss
     assert results[5.0].flops == results[1.0].flops == 2 * results[0.0].flops
-    sizes = ModelConfig.model_validate(TINY)
+    sizes = new_state(config()).model.config
     assert results[0.0].flops < 3 * forward_flops(sizes, VOCAB, data.source_lengths, data.target_lengths).flops
 
 

@@ -25,8 +25,8 @@ from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from nmtkit.training.state import TrainingState
 from tests.conftest import TinyProject
+from tests.training.updates import ALONE, TINY
 
-ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 FASTER, SLOWER = {"float32": 1e9, "bf16": 2e9}, {"float32": 2e9, "bf16": 1e9}
 
 
@@ -150,15 +150,7 @@ def test_a_run_in_bf16_goes_on_with_a_warning_where_the_processor_has_none(
 
 
 def state_of(changes: dict[str, Any] | None = None, **model: object) -> TrainingState:
-    small = {
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "d_model": 16,
-        "d_ff": 32,
-        "num_heads": 2,
-        "dropout": 0.1,
-        "share_embeddings": "none",
-    }
+    small = {**TINY, "d_model": 16, "d_ff": 32, "dropout": 0.1, "share_embeddings": "none"}
     training = TrainingConfig.model_validate({"ema_decay": 0.9, **(changes or {})})
     config = ModelConfig.model_validate({**small, **model})
     return TrainingState(config, training, (30, 20), ALONE.device)

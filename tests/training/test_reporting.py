@@ -31,9 +31,9 @@ from nmtkit.training.panel import Moment, Scores, TrainingPanel
 from nmtkit.training.reporting import Reporter, hyperparameters, log_line
 from nmtkit.training.state import Progress
 from nmtkit.training.validation import Validation
+from tests.training.updates import ALONE
 
 pytestmark = pytest.mark.usefixtures("restored_process")
-ALONE = Workers(0, 1, torch.device("cpu"), "float32")
 UPDATE = Update(
     step=7, loss=300.0, nll=200.0, learning_rate=0.00123, gradient_norm=0.5, target_tokens=100, real_tokens=180,
     padded_tokens=200, flops=6000, flops_attention=1000, flops_padding=500, seconds=2.0, ends_epoch=False, flags=[],

@@ -1,4 +1,4 @@
-"""Random pairs of tokens to train on, updates of a tiny model, and workers of two processes."""
+"""Random pairs of tokens to train on, a tiny model and updates of it, and workers of two processes."""
 
 import itertools
 from collections.abc import Iterable
@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.schema import TrainingConfig
+from nmtkit.data.batching import EpochPlan, plan_epoch
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.training.loop import Update, train_updates
@@ -17,6 +19,7 @@ from tests.forked import free_port, run_programs
 
 VOCAB = 20
 ALONE = Workers(0, 1, torch.device("cpu"), "float32")
+TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
 Weights = dict[str, Tensor]
 
 
@@ -30,11 +33,24 @@ def random_pairs(folder: Path, lines: Iterable[int], seed: int = 1) -> PairData:
     return PairData(folder)
 
 
+def tiny_state(training: TrainingConfig, dtype: torch.dtype = torch.float32, **model: object) -> TrainingState:
+    config = ModelConfig.model_validate({**TINY, **model})
+    return TrainingState(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
+
+
+def plan_of(data: PairData, training: TrainingConfig, epoch: int = 0) -> EpochPlan:
+    return plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch)
+
+
 def run(
     state: TrainingState, data: PairData, training: TrainingConfig, updates: int, workers: Workers = ALONE
 ) -> list[Update]:
     state.training = training
     return list(itertools.islice(train_updates(state, data, workers), updates))
+
+
+def equal(left: Weights, right: Weights) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def largest_difference(left: Weights, right: Weights) -> float:
