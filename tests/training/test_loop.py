@@ -86,13 +86,6 @@ def reference_gradients(state: TrainingState, data: PairData, pairs: np.ndarray,
 # ---- passes and processes add up
 
 
-def test_an_updates_gradient_is_that_of_the_mean_loss_of_its_target_tokens(data: PairData) -> None:
-    training = training_config(label_smoothing=0.2)
-    found = first_gradients(data, training)
-    expected = reference_gradients(new_state(training), data, plan_of(data, training).updates[0], 0.2)
-    assert distance(found, expected) < 1e-13
-
-
 @pytest.mark.parametrize(("seed", "tokens_per_pass"), [(1, 30), (2, 30), (3, 30), (1, 1)])
 def test_the_gradient_of_accumulated_small_passes_equals_that_of_one_large_pass(
     data: PairData, seed: int, tokens_per_pass: int
@@ -112,7 +105,7 @@ def test_the_gradient_of_accumulated_small_passes_equals_that_of_one_large_pass(
 # ---- one update
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.3])
+@pytest.mark.parametrize("clip", [0.0, 1.2])  # 1.2: two of four gradients are longer
 @pytest.mark.parametrize("adam", [{}, {"adam_betas": [0.8, 0.9], "adam_epsilon": 0.01}])
 def test_updates_equal_those_of_torchs_plain_adam(data: PairData, clip: float, adam: dict[str, Any]) -> None:
     training = training_config(gradient_clip_norm=clip, **adam)
@@ -134,40 +127,12 @@ def test_updates_equal_those_of_torchs_plain_adam(data: PairData, clip: float, a
         assert largest_difference(state.model.state_dict(), reference.model.state_dict()) < 1e-10
 
 
-def test_clipping_scales_long_gradients_and_leaves_short_ones(data: PairData) -> None:
-    free = first_gradients(data, training_config())
-    norm = float(torch.cat([gradient.flatten() for gradient in free.values()]).norm())
-    clipped = first_gradients(data, training_config(gradient_clip_norm=norm / 4))
-    assert distance({name: 4 * gradient for name, gradient in clipped.items()}, free) < 1e-5
-    left = first_gradients(data, training_config(gradient_clip_norm=norm * 1.01))
-    assert all(torch.equal(left[name], free[name]) for name in free)
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        {"schedule": "noam", "peak_learning_rate": 0.0, "warmup_steps": 3},
-        {"schedule": "inverse-sqrt", "warmup_steps": 2},
-        {"schedule": "cosine", "warmup_steps": 2, "max_steps": 6},
-        {"schedule": "constant", "warmup_steps": 4},
-    ],
-)
-def test_the_learning_rate_used_is_the_schedules(data: PairData, schedule: dict[str, object]) -> None:
-    training = training_config(**schedule)
+def test_the_learning_rate_used_is_the_schedules(data: PairData) -> None:
+    training = training_config(schedule="noam", peak_learning_rate=0.0, warmup_steps=3)
     state = new_state(training)
-    used: list[float] = []
-    step = state.optimizer.step
-
-    def recording() -> None:
-        used.extend(group["lr"] for group in state.optimizer.param_groups)
-        step()
-
-    state.optimizer.step = recording
-    updates = run(state, data, training, 6)
-    expected = [learning_rate(number, training, 8) for number in range(1, 7)]
-    assert used == expected
-    assert [update.learning_rate for update in updates] == expected
-    assert len(set(expected)) > 2
+    for step, update in enumerate(itertools.islice(train_updates(state, data, ALONE), 6), start=1):
+        used = [group["lr"] for group in state.optimizer.param_groups]
+        assert [update.learning_rate] == used == [learning_rate(step, training, 8)]
 
 
 def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
@@ -182,8 +147,10 @@ def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
         assert update.real_tokens == sources.sum() + targets.sum()
         flops = forward_flops(state.model.config, VOCAB, sources, targets)
         assert (update.flops, update.flops_attention) == (3 * flops.flops, 3 * flops.flops_attention)
-        padded = 0
-        for passed in share_update(pairs, data.source_lengths, data.target_lengths, 40, 1)[0]:
+        padded, passes = 0, share_update(pairs, data.source_lengths, data.target_lengths, 40, 1)[0]
+        expected = padding_flops(state.model.config, [data.sequence_lengths(passed) for passed in passes])
+        assert update.flops_padding == 3 * expected
+        for passed in passes:
             batch = make_batch(data, passed)
             assert max(batch.source.numel(), batch.target_in.numel()) <= 40
             padded += batch.source.numel() + batch.target_in.numel()
@@ -193,18 +160,6 @@ def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
     assert state.progress.flops == sum(update.flops for update in updates)
     assert state.progress.flops_attention == sum(update.flops_attention for update in updates)
     assert state.progress.flops_padding == sum(update.flops_padding for update in updates) > 0
-
-
-def test_padding_costs_what_the_passes_add(data: PairData) -> None:
-    for tokens_per_pass in (1, 40):
-        training = training_config(tokens_per_pass=tokens_per_pass)
-        state = new_state(training)
-        (update,) = run(state, data, training, 1)
-        pairs = plan_of(data, training).updates[0]
-        passes = share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, 1)[0]
-        expected = padding_flops(state.model.config, [data.sequence_lengths(passed) for passed in passes])
-        assert update.flops_padding == 3 * expected
-        assert (expected > 0) == (tokens_per_pass == 40)
 
 
 def test_the_sums_of_an_update_are_losses_before_it(data: PairData) -> None:
@@ -219,25 +174,6 @@ def test_the_sums_of_an_update_are_losses_before_it(data: PairData) -> None:
             loss += float(F.cross_entropy(logits, batch.target_out[0], label_smoothing=0.3, reduction="sum"))
             nll += float(F.cross_entropy(logits, batch.target_out[0], reduction="sum"))
     assert (update.loss, update.nll) == pytest.approx((loss, nll), rel=1e-12)
-
-
-def test_local_flags_are_asked_at_every_update(data: PairData) -> None:
-    training = training_config()
-    numbers = iter([[1.0, 2.5], [0.0, 3.5]])
-    updates = train_updates(new_state(training), data, ALONE, lambda: next(numbers))
-    assert [update.flags for update in itertools.islice(updates, 2)] == [[1.0, 2.5], [0.0, 3.5]]
-
-
-def test_autocast_is_used_where_the_precision_asks_for_it(data: PairData) -> None:
-    training = training_config()
-    results = {}
-    for precision in ("float32", "bf16"):
-        state = new_state(training, dtype=torch.float32)
-        workers = Workers(0, 1, torch.device("cpu"), precision)
-        results[precision] = next(train_updates(state, data, workers)).loss
-        assert all(parameter.dtype == torch.float32 for parameter in state.model.parameters())
-    assert results["bf16"] != results["float32"]
-    assert results["bf16"] == pytest.approx(results["float32"], rel=0.02)
 
 
 # ---- where a run is
