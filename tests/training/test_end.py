@@ -149,19 +149,6 @@ class TestEveryLimit:
 
 
 @pytest.fixture(scope="module")
-def reporting_every(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture(scope="module")
-def straight(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory, reporting_every: int) -> Path:
-    """A run to the last update, with reports as often as that."""
-    run = tiny_project.copy(tmp_path_factory.mktemp("straight") / "run")
-    tiny_project.train(run, f"training.report_every_steps={reporting_every}", "training.keep_last=3")
-    return run
-
-
-@pytest.fixture(scope="module")
 def ended(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that ended after 10 updates; tests copy it."""
     run = tiny_project.copy(tmp_path_factory.mktemp("ended") / "run")
@@ -171,28 +158,18 @@ def ended(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -
 
 
 class TestRaisedLimit:
-    # Ends at which parts of report, validation, checkpoint and end of an epoch are due; for the others see below.
-    @pytest.mark.parametrize(
-        ("reporting_every", "end"), [(1, 5), (1, 7), (3, 3), (3, 7), (3, 12)], indirect=["reporting_every"]
-    )
-    def test_the_run_goes_on_as_if_the_end_had_not_been_there(
-        self, tiny: TinyProject, straight: Path, run: Path, end: int, reporting_every: int
-    ) -> None:
-        settings = (f"training.report_every_steps={reporting_every}", "training.keep_last=3")
-        assert tiny.train(run, f"training.max_steps={end}", *settings).step == end
-        assert steps(run)[-1] == end
-        assert metrics_without_time(run)[-1]["step"] == end and "valid_nll" in metrics_without_time(run)[-1]
-        assert tiny.train(run, *settings).step == STEPS
-        assert all_of(run) == all_of(straight)
-
+    @pytest.mark.parametrize("reports", [1, 3])
     def test_a_run_that_ended_after_every_single_update_is_the_same_run(
-        self, tiny: TinyProject, uninterrupted: Path, run: Path
+        self, tiny: TinyProject, tmp_path: Path, run: Path, reports: int
     ) -> None:
+        settings, straight = (f"training.report_every_steps={reports}", "training.keep_last=3"), tmp_path / "straight"
+        tiny.train(tiny.copy(straight), *settings)
         for end in range(1, STEPS + 1):
-            assert tiny.train(run, f"training.max_steps={end}").step == end
+            assert tiny.train(run, f"training.max_steps={end}", *settings).step == end
             assert steps(run)[-1] == end
+            assert metrics_without_time(run)[-1]["step"] == end and "valid_nll" in metrics_without_time(run)[-1]
             assert find_model(run) in Run(run).checkpoints()
-        assert all_of(run) == all_of(uninterrupted)
+        assert all_of(run) == all_of(straight)
 
     @pytest.mark.parametrize(
         ("place", "name", "number"),

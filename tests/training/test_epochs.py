@@ -297,19 +297,12 @@ def test_what_was_drawn_is_gone_when_training_has_ended(uninterrupted: Path) -> 
     assert not (uninterrupted / "drawn").exists()
 
 
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        ("import sys; sys.exit('RUN: no space')", "RUN: no space"),
-        ("import os; os.kill(os.getpid(), 9)", "its process ended with -9"),
-    ],
-)
-def test_a_drawing_that_fails_is_told_and_ends_the_training(
-    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+def test_a_drawing_that_is_killed_is_told_and_ends_the_training(
+    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing, "_command", lambda *arguments: [sys.executable, "-c", program])
-    with pytest.raises(NmtkitError, match=f"the subwords of epoch 0 could not be sampled: {reason}"):
-        tiny.train(tiny.copy(tmp_path / "run"), SAMPLING)
+    draws_otherwise(monkeypatch, 0, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(NmtkitError, match="the subwords of epoch 0 could not be sampled: its process ended with -9"):
+        tiny.train(run, SAMPLING)
 
 
 def test_another_strength_is_another_training(tiny: TinyProject, uninterrupted: Path) -> None:
