@@ -28,12 +28,15 @@ Counter = Callable[[], float]
 
 
 class _Reading:
-    """A counter from its start to its last reading."""
+    """A counter from its start to its last reading; where there is none, nothing is counted."""
 
-    def __init__(self, what: str, counter: Counter) -> None:
-        self._what, self._begun, self._first = what, time.monotonic(), counter()
-        self._counter: Counter | None = counter  # None once it can no longer be read
+    def __init__(self, what: str, counter: Counter | None) -> None:
+        self._what, self._begun, self._counter = what, time.monotonic(), counter  # None when it cannot be read
         self.joules = self.seconds = 0.0
+        try:
+            self._first = counter() if counter is not None else 0.0
+        except (OSError, ValueError):
+            self._counter = None
 
     def update(self, now: float) -> None:
         if self._counter is None:
@@ -51,29 +54,18 @@ class EnergyMeter:
     def __init__(self, device: torch.device) -> None:
         # RAPL counts the whole machine: with every process, it would be counted several times.
         is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
-        self.gpu = _begin("the GPU", nvml_counter(device))
-        self.host = _begin("the processors", rapl_counter(POWERCAP)) if is_first_here else None
+        host = rapl_counter(POWERCAP) if is_first_here else None
+        self._readings = [_Reading("the GPU", nvml_counter(device)), _Reading("the processors", host)]
         self._last = -SECONDS_BETWEEN_READINGS
 
     def read(self) -> list[float]:
         """Return the values of `ENERGY` since the start, read at most once per second."""
         now = time.monotonic()
-        is_due = now - self._last >= SECONDS_BETWEEN_READINGS
-        values = []
-        for reading in (self.gpu, self.host):
-            if reading is not None and is_due:
+        if now - self._last >= SECONDS_BETWEEN_READINGS:
+            for reading in self._readings:
                 reading.update(now)
-            values += [reading.joules, reading.seconds] if reading is not None else [0.0, 0.0]
-        if is_due:
             self._last = now
-        return values
-
-
-def _begin(what: str, counter: Counter | None) -> _Reading | None:
-    try:
-        return None if counter is None else _Reading(what, counter)
-    except (OSError, ValueError):
-        return None
+        return [value for reading in self._readings for value in (reading.joules, reading.seconds)]
 
 
 def nvml_counter(device: torch.device) -> Counter | None:

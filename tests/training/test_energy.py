@@ -84,9 +84,7 @@ def test_a_machine_that_tells_nothing_is_not_measured(
     if broken == "no range":
         (powercap.folder / "intel-rapl:0" / "max_energy_range_uj").unlink()
     monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
-    meter = EnergyMeter(CPU)
-    assert (meter.gpu, meter.host) == (None, None)
-    assert meter.read() == [0.0, 0.0, 0.0, 0.0]
+    assert EnergyMeter(CPU).read() == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_a_meter_counts_from_its_start_and_reads_once_a_second(
@@ -106,14 +104,16 @@ def test_a_meter_counts_from_its_start_and_reads_once_a_second(
 
 
 def test_only_the_first_process_of_a_machine_counts_its_processors(
-    powercap: Powercap, monkeypatch: pytest.MonkeyPatch
+    powercap: Powercap, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
     monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert EnergyMeter(CPU).host is None
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert EnergyMeter(CPU).host is not None
+    meters = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        meters.append(EnergyMeter(CPU))
+    clock[0] += 2
+    assert [meter.read()[3] for meter in meters] == [2.0, 0.0]
 
 
 def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
@@ -179,12 +179,15 @@ def test_a_gpu_is_found_by_its_identity_and_counted_in_joules(
 
 
 def test_a_gpu_that_nvml_does_not_know_or_does_not_count_is_not_measured(
-    one_gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+    one_gpu: torch.device, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([1], fails=True))
     assert nvml_counter(one_gpu) is None
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([]))  # as of before Volta
-    assert EnergyMeter(one_gpu).gpu is None
+    meter = EnergyMeter(one_gpu)
+    clock[0] += 3
+    assert meter.read() == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_the_library_itself_says_of_an_unknown_gpu_that_it_is_not_measured(
