@@ -58,16 +58,12 @@ class Validation:
     @property
     def metrics(self) -> dict[str, Any]:
         """The entries of a line of metrics.jsonl."""
-        nll, perplexity = (self.nll, self.perplexity) if math.isfinite(self.nll) else (None, None)
+        nll, perplexity = (self.nll, perplexity_of(self.nll)) if math.isfinite(self.nll) else (None, None)
         directions = {"valid_directions": self.directions} if self.directions else {}
         return {
             "valid_nll": nll, "valid_perplexity": perplexity, "valid_bleu": self.bleu, "samples": self.samples,
             **directions,
         }  # fmt: skip
-
-    @property
-    def perplexity(self) -> float:
-        return perplexity_of(self.nll) if math.isfinite(self.nll) else self.nll
 
     def cost(self, metric: str) -> float:
         """Return the number by which validations are compared: the smaller is the better."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -17,7 +16,6 @@ from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.json_toml import read_json
-from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.run import Run
 from nmtkit.training import precision
 from nmtkit.training.precision import settle_precision, trial_rates
@@ -70,20 +68,24 @@ def test_what_a_trial_finds_is_stored_and_kept_on_resume(tiny: TinyProject, run:
 
 
 @pytest.mark.parametrize(
-    ("rates", "has_instructions", "trials", "chosen"),
+    ("rates", "has_instructions", "workers", "saved", "trials", "chosen"),
     [
-        (FASTER, True, 1, "bf16"),
-        (SLOWER, True, 1, "float32"),
-        ({"float32": 1e9, "bf16": 1.19e9}, True, 1, "float32"),  # not clearly
-        ({"float32": 1e9, "bf16": 1.21e9}, True, 1, "bf16"),
-        (FASTER, False, 0, "float32"),
+        (FASTER, True, ALONE, None, 1, "bf16"),
+        (SLOWER, True, ALONE, None, 1, "float32"),
+        ({"float32": 1e9, "bf16": 1.19e9}, True, ALONE, None, 1, "float32"),  # not clearly
+        ({"float32": 1e9, "bf16": 1.21e9}, True, ALONE, None, 1, "bf16"),
+        (FASTER, False, ALONE, None, 0, "float32"),
+        (FASTER, True, replace(ALONE, device=torch.device("cuda", 0), precision="bf16"), None, 0, "bf16"),
+        # A run of before, which stored auto, goes on in what it computed in.
+        (FASTER, True, ALONE, {"precision": "float32", "recipe": {"training": {"precision": "auto"}}}, 0, "float32"),
     ],
 )
 def test_bf16_is_taken_only_where_a_trial_shows_it_clearly_faster(
-    tiny: TinyProject, found: dict[str, Any], rates: dict[str, float], has_instructions: bool, trials: int, chosen: str
-) -> None:
+    tiny: TinyProject, found: dict[str, Any], rates: dict[str, float], has_instructions: bool, workers: Workers,
+    saved: dict[str, Any] | None, trials: int, chosen: str,
+) -> None:  # fmt: skip
     found.update(rates=rates, has_instructions=has_instructions)
-    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, ALONE)
+    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), saved, workers)
     assert (recipe.training.precision, workers.precision, found["trials"]) == (chosen, chosen, trials)
 
 
@@ -103,20 +105,6 @@ def test_all_processes_take_float32_where_another_one_has_no_bf16(
     monkeypatch.setattr(Workers, "gather", lambda self, values: [*values, (False, "float32")])
     first = Workers(0, 2, torch.device(device), precision)
     recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, first)
-    assert (recipe.training.precision, workers.precision, found["trials"]) == ("float32", "float32", 0)
-
-
-def test_a_gpu_is_not_tried(tiny: TinyProject, found: dict[str, Any]) -> None:
-    on_gpu = replace(ALONE, device=torch.device("cuda", 0), precision="bf16")
-    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), None, on_gpu)
-    assert (recipe.training.precision, workers.precision, found["trials"]) == ("bf16", "bf16", 0)
-
-
-def test_a_run_of_before_that_stored_auto_goes_on_in_what_it_computed_in(
-    tiny: TinyProject, found: dict[str, Any]
-) -> None:
-    stored = {"precision": "float32", "recipe": {"training": {"precision": "auto"}}}
-    recipe, workers = settle_precision(recipe_of(tiny, "training.precision=auto"), state_of(), stored, ALONE)
     assert (recipe.training.precision, workers.precision, found["trials"]) == ("float32", "float32", 0)
 
 
@@ -180,8 +168,18 @@ def test_a_trial_measures_both_precisions_and_leaves_no_trace(model: dict[str, A
     assert not state.optimizer.state
 
 
-@pytest.mark.parametrize("head", ["none", "classes"])
-def test_the_operations_of_a_trial_are_those_that_torch_counts(monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "model"),
+    [
+        ({}, {}),
+        ({"r_drop": 1.0}, {}),
+        ({"source_loss": 0.0}, {"architecture": "decoder"}),
+        ({"source_loss": 0.0}, {"architecture": "decoder", "head": "classes"}),
+    ],
+)
+def test_a_rate_is_that_of_the_largest_passes_by_the_operations_that_torch_counts(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], model: dict[str, str]
+) -> None:
     counted = []
 
     def run_pass(*arguments: Any) -> None:
@@ -192,19 +190,8 @@ def test_the_operations_of_a_trial_are_those_that_torch_counts(monkeypatch: pyte
     run_micro_batch, clock = precision.run_micro_batch, itertools.count(0.0, 0.01)
     monkeypatch.setattr(precision, "run_micro_batch", run_pass)
     monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
-    state = state_of({"source_loss": 0.0}, architecture="decoder", head=head)
+    state = state_of(changes, **model)
     assert trial_rates(state, ALONE, ["float32"]) == {"float32": pytest.approx(max(counted) / 0.01)}
-
-
-@pytest.mark.parametrize("r_drop", [0.0, 1.0])
-def test_a_rate_is_that_of_the_fastest_of_the_longest_passes(monkeypatch: pytest.MonkeyPatch, r_drop: float) -> None:
-    state = state_of({"r_drop": r_drop})
-    clock = itertools.count(0.0, 0.01)  # a pass takes as long as the clock ticks
-    monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
-    lengths = np.full(60, 32)
-    flops = (2 if r_drop else 1) * TRAINING_FACTOR * forward_flops(state.model.config, 20, lengths - 1, lengths).flops
-    rates = trial_rates(state, ALONE, ["float32"])
-    assert rates == {"float32": pytest.approx(flops / 0.01)}
 
 
 def test_no_size_recurs_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
