@@ -1,4 +1,3 @@
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import ModelError
-from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
-from nmtkit.model_folder import load_model, read_tensors, save_model
+from nmtkit.model_folder import load_model, read_provenance, read_tensors, save_model
 from nmtkit.run import find_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
@@ -54,11 +52,6 @@ def save_checkpoint(
     facts = {"kind": "checkpoint", "step": step, **provenance}
     save_model(folder, weights or random_weights(step, config), config, tokenizer, decoding, facts)
     return folder
-
-
-def provenance_of(folder: Path) -> dict[str, Any]:
-    provenance: dict[str, Any] = json.loads((folder / "provenance.json").read_text())
-    return provenance
 
 
 # ---- which checkpoints
@@ -153,11 +146,8 @@ def test_an_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
         assert torch.equal(tensor, expected.float())
         assert tensor.dtype == torch.float32
     average(folders[:1], tmp_path / "one")
-    assert all(torch.equal(value, weights[0][name]) for name, value in read_tensors_of(tmp_path / "one").items())
-
-
-def read_tensors_of(folder: Path) -> dict[str, torch.Tensor]:
-    return read_tensors(folder / "model.safetensors")
+    one = read_tensors(tmp_path / "one" / "model.safetensors")
+    assert all(torch.equal(value, weights[0][name]) for name, value in one.items())
 
 
 def test_an_average_has_the_settings_and_marks_of_an_average(tmp_path: Path) -> None:
@@ -165,11 +155,11 @@ def test_an_average_has_the_settings_and_marks_of_an_average(tmp_path: Path) -> 
     older = save_checkpoint(tmp_path, 10, valid_nll=0.1, beam=7, average_last=2, **facts)
     folders = [older, save_checkpoint(tmp_path, 20, valid_nll=0.05, **facts)]
     average(folders, tmp_path / "averaged")
-    provenance = provenance_of(tmp_path / "averaged")
+    provenance = read_provenance(tmp_path / "averaged")
     assert provenance["kind"] == "average"
     assert provenance["resumable"] is False
     assert [entry["checkpoint"] for entry in provenance["average_of"]] == ["step-00000010", "step-00000020"]
-    sums = [provenance_of(folder)["files"]["model.safetensors"] for folder in folders]
+    sums = [read_provenance(folder)["files"]["model.safetensors"] for folder in folders]
     assert [entry["sha256"] for entry in provenance["average_of"]] == sums
     assert {key: provenance[key] for key in facts} == facts
     assert provenance["step"] == 20
@@ -291,5 +281,5 @@ def test_what_else_lies_in_an_old_average_stays(
     assert (output / "export" / "ctranslate2" / "model.bin").read_bytes() == b"weights"
     assert (output / "notes.txt").read_text() == "mine\n"
     assert (output / "link").is_symlink()
-    files = read_json(output / "provenance.json")["files"]
+    files = read_provenance(output)["files"]
     assert not any("export" in name or "notes" in name for name in files)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from nmtkit.config.recipe import load_recipe
+from nmtkit.data.prepare import prepare
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import training_cost
 from nmtkit.files import TEMPORARY_MARK
@@ -120,22 +122,14 @@ class TestEveryLimit:
         assert steps(run) == [12, STEPS]
 
     def test_without_validation_data_the_end_is_a_checkpoint(self, tiny: TinyProject, tmp_path: Path) -> None:
-        text = tiny.recipe.read_text()
-        folder = tmp_path / "project"
-        shutil.copytree(tiny.recipe.parent, folder)
-        lines = [line for line in text.split("\n") if not line.startswith("valid = ")]
-        (folder / "tiny.toml").write_text("\n".join(lines))
-        from nmtkit.config.recipe import load_recipe
-        from nmtkit.data.prepare import prepare
-
-        prepare(load_recipe(str(folder / "tiny.toml")), tmp_path / "run", workers=1)
-        project = TinyProject(folder / "tiny.toml", tmp_path / "run")
-        project.train(tmp_path / "run", "training.max_steps=2")
-        assert steps(tmp_path / "run") == [2]
-        assert [line["step"] for line in metrics_without_time(tmp_path / "run")] == [2]
-        project.train(tmp_path / "run", "training.max_steps=5")
-        assert steps(tmp_path / "run") == [4, 5]
-        assert [line["step"] for line in metrics_without_time(tmp_path / "run")] == [3, 5]
+        run = tmp_path / "run"
+        prepare(load_recipe(str(tiny.recipe), ["data.valid=[]"]), run, workers=1)
+        tiny.train(run, "data.valid=[]", "training.max_steps=2")
+        assert steps(run) == [2]
+        assert [line["step"] for line in metrics_without_time(run)] == [2]
+        tiny.train(run, "data.valid=[]", "training.max_steps=5")
+        assert steps(run) == [4, 5]
+        assert [line["step"] for line in metrics_without_time(run)] == [3, 5]
 
     def test_a_moving_average_is_what_the_end_holds(self, tiny: TinyProject, tmp_path: Path) -> None:
         run, other = tiny.copy(tmp_path / "run"), tiny.copy(tmp_path / "other")

@@ -34,7 +34,9 @@ class Powercap:
 
 
 @pytest.fixture
-def powercap(tmp_path: Path) -> Powercap:
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Powercap:
+    """The counters of this machine: none, until a test adds them."""
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
     return Powercap(tmp_path / "powercap")
 
 
@@ -70,9 +72,7 @@ def test_a_counter_that_begins_again_at_0_goes_on(powercap: Powercap) -> None:
 
 
 @pytest.mark.parametrize("broken", ["missing", "unreadable", "no number", "no range"])
-def test_a_machine_that_tells_nothing_is_not_measured(
-    powercap: Powercap, broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_tells_nothing_is_not_measured(powercap: Powercap, broken: str) -> None:
     if broken != "missing":
         powercap.zone("intel-rapl:0", "package-0", 1)
     file = powercap.folder / "intel-rapl:0" / "energy_uj"
@@ -83,15 +83,11 @@ def test_a_machine_that_tells_nothing_is_not_measured(
         file.write_text("?\n")
     if broken == "no range":
         (powercap.folder / "intel-rapl:0" / "max_energy_range_uj").unlink()
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
     assert EnergyMeter(CPU).read() == [0.0, 0.0, 0.0, 0.0]
 
 
-def test_a_meter_counts_from_its_start_and_reads_once_a_second(
-    powercap: Powercap, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_meter_counts_from_its_start_and_reads_once_a_second(powercap: Powercap, clock: list[float]) -> None:
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
     meter = EnergyMeter(CPU)
     powercap.zone("intel-rapl:0", "package-0", 9_000_000)
     clock[0] += 2
@@ -107,7 +103,6 @@ def test_only_the_first_process_of_a_machine_counts_its_processors(
     powercap: Powercap, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
     meters = []
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
@@ -117,10 +112,9 @@ def test_only_the_first_process_of_a_machine_counts_its_processors(
 
 
 def test_a_counter_that_fails_on_the_way_is_told_and_keeps_what_it_had(
-    powercap: Powercap, clock: list[float], monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
+    powercap: Powercap, clock: list[float], logged: pytest.LogCaptureFixture
 ) -> None:
     powercap.zone("intel-rapl:0", "package-0", 7_000_000)
-    monkeypatch.setattr(energy, "POWERCAP", powercap.folder)
     meter = EnergyMeter(CPU)
     powercap.zone("intel-rapl:0", "package-0", 9_000_000)
     clock[0] += 2
@@ -161,7 +155,7 @@ def fake_nvml(millijoules: list[int], fails: bool = False) -> types.ModuleType:
 
 
 @pytest.fixture
-def one_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+def one_gpu(powercap: Powercap, monkeypatch: pytest.MonkeyPatch) -> torch.device:
     properties = types.SimpleNamespace(uuid="11-22")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(energy, "find_spec", lambda name: object())
@@ -169,19 +163,17 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 
 def test_a_gpu_is_found_by_its_identity_and_counted_in_joules(
-    one_gpu: torch.device, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_gpu: torch.device, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([5_000, 6_500]))
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     meter = EnergyMeter(one_gpu)
     clock[0] += 3
     assert meter.read() == [1.5, 3.0, 0.0, 0.0]
 
 
 def test_a_gpu_that_nvml_does_not_know_or_does_not_count_is_not_measured(
-    one_gpu: torch.device, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_gpu: torch.device, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([1], fails=True))
     assert nvml_counter(one_gpu) is None
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([]))  # as of before Volta

@@ -39,25 +39,11 @@ def training_config(**changes: object) -> TrainingConfig:
     return TrainingConfig.model_validate({**TRAINING, **changes})
 
 
-def watch_gradients(state: TrainingState) -> list[Weights]:
-    """Fills up with the gradients that each of the optimiser's steps is given."""
-    seen: list[Weights] = []
-    step = state.optimizer.step
-
-    def recording() -> None:
-        named = state.model.named_parameters()
-        seen.append({name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in named})
-        step()
-
-    state.optimizer.step = recording
-    return seen
-
-
 def first_gradients(data: PairData, training: TrainingConfig) -> Weights:
     state = new_state(training)
-    seen = watch_gradients(state)
     run(state, data, training, 1)
-    return seen[0]
+    named = state.model.named_parameters()
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
 
 
 def distance(left: Weights, right: Weights) -> float:

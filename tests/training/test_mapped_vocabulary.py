@@ -62,12 +62,15 @@ def segments(*pieces: str) -> Tokenizer:
     return tokenizer_of("none", joint=SegmentedPieces([*SPECIAL_PIECES, *pieces], "@@", ()))
 
 
-def learned(kind: str, size: int, lines: Sequence[str], **data: Any) -> Tokenizer:
+def data_of(kind: str, size: int, **data: Any) -> DataConfig:
     stated = {"source_language": "en", "target_language": "de", "subwords": kind, "vocab_size": size}
     if data.get("task"):
         stated.pop("source_language")
-    config = DataConfig.model_validate({**stated, "train": [{"source": "a", "target": "b"}], **data})
-    return learn_tokenizer(config, lambda: iter([(line, line) for line in lines]))
+    return DataConfig.model_validate({**stated, "train": [{"source": "a", "target": "b"}], **data})
+
+
+def learned(kind: str, size: int, lines: Sequence[str], **data: Any) -> Tokenizer:
+    return learn_tokenizer(data_of(kind, size, **data), lambda: iter([(line, line) for line in lines]))
 
 
 _SYLLABLES = ["hund", "kat", "ze", "der", "te", "und", "ri", "ka", "ert", "zen", "un", "hu"]
@@ -151,7 +154,7 @@ class TestRows:
 
     def test_a_new_piece_of_an_imported_model_is_split_as_by_the_side_that_knows_it_best(self) -> None:
         of_source, of_target = ["abab ab abab"] * 9, ["cdcd cd cdcd"] * 9
-        one, two = (SentencePiece.learn(lines, _data(size), ()) for lines, size in ((of_source, 11), (of_target, 11)))
+        one, two = (SentencePiece.learn(lines, data_of("bpe", 11), ()) for lines in (of_source, of_target))
         entries = [*SPECIAL_PIECES]
         for vocabulary in (one, two):
             entries += [vocabulary.piece(index) for index in range(4, len(vocabulary))]
@@ -186,11 +189,6 @@ class TestRows:
             rows(OLD, wordpieces(" ", "a", "x", " abc", "abc"))
         message = "6 of 9 entries of the vocabulary are kept, 2 begin at the mean of known ones, 1 at the mean of all"
         assert message in caplog.text
-
-
-def _data(size: int) -> DataConfig:
-    values = {"source_language": "en", "target_language": "de", "train": [{"source": "a", "target": "b"}]}
-    return DataConfig.model_validate({**values, "subwords": "bpe", "vocab_size": size})
 
 
 class TestIdentities:
@@ -278,6 +276,11 @@ def sizes_of(tokenizer: Tokenizer) -> tuple[int, int]:
     return tokenizer.vocab_size("source"), tokenizer.vocab_size("target")
 
 
+def recipe_of(tiny_project: TinyProject, folder: Path, model: dict[str, Any]) -> Recipe:
+    recipe = load_recipe(str(tiny_project.recipe), [f"training.init={folder}", "training.init_vocab=mapped"])
+    return recipe.model_copy(update={"model": ModelConfig(**model)})
+
+
 def started(
     tiny_project: TinyProject, folder: Path, given: Tokenizer, wanted: Tokenizer, model: dict[str, Any],
     wanted_model: dict[str, Any] | None = None,
@@ -285,9 +288,8 @@ def started(
     """The weights of a model, and those with which a run with another tokenizer starts."""
     stored = weights_of(1, model, sizes_of(given))
     save_model(folder, stored, ModelConfig(**model), given, DecodingConfig(), {})
-    recipe = load_recipe(str(tiny_project.recipe), [f"training.init={folder}", "training.init_vocab=mapped"])
     wanted_model = wanted_model or model
-    recipe = recipe.model_copy(update={"model": ModelConfig(**wanted_model)})
+    recipe = recipe_of(tiny_project, folder, wanted_model)
     return stored, initial_weights(folder, recipe, wanted, weights_of(2, wanted_model, sizes_of(wanted)))
 
 
@@ -399,8 +401,7 @@ class TestRefused:
         weights = weights_of(1, SIZES, (9, 9))
         folder = tmp_path / "model"
         save_model(folder, weights, ModelConfig(**SIZES), OLD, DecodingConfig(), {})
-        recipe = load_recipe(str(tiny_project.recipe), [f"training.init={folder}", "training.init_vocab=mapped"])
-        recipe = recipe.model_copy(update={"model": ModelConfig(**SIZES)})
+        recipe = recipe_of(tiny_project, folder, SIZES)
         with pytest.raises(ModelError, match=r"model\.safetensors: damaged \(embeddings of 9 entries, and 12 in the"):
             initial_weights(folder, recipe, wordpieces(" ", "a"), weights)
         shutil.rmtree(folder / "tokenizer")
@@ -411,10 +412,7 @@ class TestRefused:
     def test_a_model_of_episodes(self, tiny_project: TinyProject, tmp_path: Path) -> None:
         model = {**SIZES, "architecture": "decoder", "head": "discrete-action", "positions": "learned"}
         save_model(tmp_path / "model", {}, ModelConfig(**model), OLD, DecodingConfig(), {})
-        recipe = load_recipe(
-            str(tiny_project.recipe), [f"training.init={tmp_path / 'model'}", "training.init_vocab=mapped"]
-        )
-        recipe = recipe.model_copy(update={"model": ModelConfig(**model)})
+        recipe = recipe_of(tiny_project, tmp_path / "model", model)
         with pytest.raises(NmtkitError, match='init_vocab = "mapped": a model of episodes has no subwords; leave'):
             initial_weights(tmp_path / "model", recipe, OLD, {})
 
