@@ -38,10 +38,10 @@ from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import train
 from nmtkit.training.transfer import initial_weights
 from tests.conftest import TinyProject, contents, determined, message_of, run_with_streams, train_run, write_corpus
+from tests.training.updates import Weights
 
 TAG = "\ufdd1"
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2}
-Weights = dict[str, Tensor]
 
 
 def tokenizer_of(kind: str, **vocabularies: Any) -> Tokenizer:

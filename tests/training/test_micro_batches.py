@@ -2,7 +2,8 @@
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,15 @@ def training_config(**changes: object) -> TrainingConfig:
     return TrainingConfig.model_validate({**TRAINING, **changes})
 
 
-def weights_of(state: TrainingState) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in state.model.parameters()]
+@contextmanager
+def leaving_no_trace(state: TrainingState) -> Iterator[None]:
+    """Check that what is done changes neither weights, gradients, the optimiser nor random numbers."""
+    before, random = [parameter.detach().clone() for parameter in state.model.parameters()], torch.get_rng_state()
+    yield
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(a, b) for a, b in zip(state.model.parameters(), before, strict=True))
+    assert all(parameter.grad is None for parameter in state.model.parameters())
+    assert not state.optimizer.state
 
 
 def size_of(batch: Batch) -> int:
@@ -194,14 +202,10 @@ def test_the_heaviest_passes_are_those_of_the_whole_plan(data: PairData, process
 def test_trying_the_heaviest_passes_leaves_no_trace(data: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
     training = training_config()
     plain, tried = (new_state(training, dtype=torch.float32, dropout=0.3) for _ in range(2))
-    before, random = weights_of(tried), torch.get_rng_state()
     sizes = limit_memory(monkeypatch, 10**6)
-    settle_tokens_per_pass(tried, data, ALONE)
+    with leaving_no_trace(tried):
+        settle_tokens_per_pass(tried, data, ALONE)
     assert sizes == [padded_tokens(data, p) for p in heaviest_micro_batches(plan_of(data, training), data, 60, ALONE)]
-    assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(a, b) for a, b in zip(weights_of(tried), before, strict=True))
-    assert all(parameter.grad is None for parameter in tried.model.parameters())
-    assert not tried.optimizer.state
     expected = [update.loss for update in run(plain, data, training, 6)]
     assert [update.loss for update in run(tried, data, training, 6)] == expected
     assert all(torch.equal(a, b) for a, b in zip(tried.model.parameters(), plain.model.parameters(), strict=True))
@@ -217,18 +221,15 @@ def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
     training = training_config(r_drop=r_drop)
     plain, timed = new_state(training, dropout=0.3), new_state(training, dropout=0.3)
     timed.progress.tokens_per_pass = 60
-    before, random = weights_of(timed), torch.get_rng_state()
     clock = itertools.count(0.0, 0.25)  # each micro-batch, and the step, takes a quarter of a second
     monkeypatch.setattr(memory.time, "perf_counter", lambda: next(clock))
-    rate = first_update_rate(timed, data, ALONE)
+    with leaving_no_trace(timed):
+        rate = first_update_rate(timed, data, ALONE)
     pairs = plan_of(data, training).updates[0]
     passes = share_update(pairs, data.source_lengths, data.target_lengths, 60, 1)[0]
     assert 2 < len(passes) < memory.TRIED_SECONDS / 0.25
     forward = forward_flops(timed.model.config, VOCAB, data.source_lengths[pairs], data.target_lengths[pairs])
     assert rate == (2 if r_drop else 1) * TRAINING_FACTOR * forward.flops / (0.25 * (len(passes) + 1))
-    assert not timed.optimizer.state
-    assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(a, b) for a, b in zip(weights_of(timed), before, strict=True))
     expected = [update.loss for update in run(plain, data, training, 3)]
     timed.progress.tokens_per_pass = 0
     assert [update.loss for update in run(timed, data, training, 3)] == expected

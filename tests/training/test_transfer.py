@@ -32,10 +32,10 @@ from nmtkit.training import session
 from nmtkit.training.resume import lengths_seen, verify_resume
 from nmtkit.training.transfer import _is_transferred, check_initial_model, initial_weights, log_differences
 from tests.conftest import TinyProject, determined, message_of, train_run, write_corpus
+from tests.training.updates import Weights
 
 SIZES = {"encoder_layers": 3, "decoder_layers": 3, "d_model": 8, "d_ff": 16, "num_heads": 2}
 DECODER = {**SIZES, "architecture": "decoder"}
-Weights = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module")
