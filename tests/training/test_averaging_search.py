@@ -31,8 +31,10 @@ def trained(tiny_project: TinyProject, tmp_path_factory: pytest.TempPathFactory)
     return run
 
 
-def copy(run: Path, place: Path) -> Path:
-    return Path(shutil.copytree(run, place / "run"))
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def all_of(run: Path, project: TinyProject, criterion: Any = "nll") -> list[Search]:
@@ -57,9 +59,8 @@ def test_candidates_are_what_the_checkpoints_allow() -> None:
 
 
 def test_each_score_is_that_of_validating_the_average_that_average_makes(
-    trained: Path, tiny: TinyProject, tmp_path: Path
+    run: Path, tiny: TinyProject, tmp_path: Path
 ) -> None:
-    run = copy(trained, tmp_path)
     *_, found = all_of(run, tiny)
     assert [one.n for one in found.tried] == candidates(5)
     recipe = stored_recipe(run / "recipe.toml", "tiny")
@@ -75,8 +76,7 @@ def test_each_score_is_that_of_validating_the_average_that_average_makes(
     assert found.best.score == min(one.score for one in found.tried)
 
 
-def test_by_bleu_the_validation_set_is_translated(trained: Path, tiny: TinyProject, tmp_path: Path) -> None:
-    run = copy(trained, tmp_path)
+def test_by_bleu_the_validation_set_is_translated(run: Path, tiny: TinyProject, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(averaging, "candidates", lambda number: [1, 2])
         *_, found = all_of(run, tiny, "bleu")
@@ -90,10 +90,7 @@ def test_by_bleu_the_validation_set_is_translated(trained: Path, tiny: TinyProje
     assert (found.tried[1].score, found.tried[1].nll) == (validation.bleu, validation.nll)
 
 
-def test_the_file_has_a_row_for_each_average_and_what_it_was_made_from(
-    trained: Path, tiny: TinyProject, tmp_path: Path
-) -> None:
-    run = copy(trained, tmp_path)
+def test_the_file_has_a_row_for_each_average_and_what_it_was_made_from(run: Path, tiny: TinyProject) -> None:
     *_, found = all_of(run, tiny)
     content = read_json(run / "averaging.json")
     assert list(content) == ["best", "tried", "made_from"]
@@ -105,9 +102,8 @@ def test_the_file_has_a_row_for_each_average_and_what_it_was_made_from(
 
 
 def test_a_stopped_search_goes_on_and_one_of_other_checkpoints_begins_anew(
-    trained: Path, tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = copy(trained, tmp_path)
     going = search(run, "nll", tiny.workers())
     for _ in range(3):  # the beginning and two averages
         next(going)
@@ -145,8 +141,7 @@ def test_of_equal_scores_the_smaller_average_is_the_best() -> None:
     assert Search([Tried(1, "nll", 2.0, 2.0, 9, 9), lower], 2).best == lower
 
 
-def test_one_checkpoint_leaves_nothing_to_search(trained: Path, tiny: TinyProject, tmp_path: Path) -> None:
-    run = copy(trained, tmp_path)
+def test_one_checkpoint_leaves_nothing_to_search(run: Path, tiny: TinyProject) -> None:
     for step in (2, 4, 6, 8):
         shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
     with pytest.raises(ModelError, match=r"1 whole checkpoint, so there is nothing to choose from; .*keep_last"):
@@ -165,10 +160,7 @@ def test_spaced_checkpoints_are_counted_back_from_the_last(trained: Path) -> Non
         steps(3, 3)
 
 
-def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
-    trained: Path, tiny: TinyProject, tmp_path: Path
-) -> None:
-    run = copy(trained, tmp_path)
+def test_the_command_prints_the_table_and_the_command_that_makes_the_best(run: Path, tiny: TinyProject) -> None:
     arguments = ["--metric", "nll", "--device", "cpu", "--threads", 1, "--quiet"]
     outcome = run_command("average", run, "--search", *arguments)
     assert (outcome.code, outcome.err) == (0, "")
@@ -184,8 +176,7 @@ def test_the_command_prints_the_table_and_the_command_that_makes_the_best(
     assert sources[0]["checkpoint"] == f"step-{best['first_step']:08d}"
 
 
-def test_an_average_takes_the_decoding_settings_of_the_runs_recipe(trained: Path, tmp_path: Path) -> None:
-    run = copy(trained, tmp_path)
+def test_an_average_takes_the_decoding_settings_of_the_runs_recipe(run: Path) -> None:
     recipe = Run(run).recipe()
     decoding = recipe.decoding.model_copy(update={"beam": 7, "average_last": 3})
     Run(run).store_recipe(recipe.model_copy(update={"decoding": decoding}))

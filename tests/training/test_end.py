@@ -328,15 +328,18 @@ class TestInterruptedEnd:
         assert (recipe.training.keep_last, recipe.training.keep_best, recipe.decoding.average_last) == (3, 2, 3)
         assert recipe.training.max_steps == STEPS
 
-    def test_a_damaged_or_removed_end_is_made_again(
+    def test_an_end_that_is_damaged_removed_or_half_written_is_made_again(
         self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
     ) -> None:
-        for number, spoil in enumerate((shutil.rmtree, damage)):
+        for number, spoil in enumerate((shutil.rmtree, damage, cut_line)):
             run = tmp_path / str(number)
             shutil.copytree(uninterrupted, run)
             spoil(run / "checkpoints/step-00000014")
             tiny.train(run)
             assert all_of(run) == all_of(uninterrupted)
+            assert [entry for entry in run.rglob("*") if TEMPORARY_MARK in entry.name] == []
+            metrics = run / "metrics.jsonl"
+            assert len(read_json_lines(metrics)) == len(metrics.read_text().splitlines())
 
     def test_a_damaged_checkpoint_that_was_due_at_the_end_stays_one_that_was_due(
         self, tiny: TinyProject, uninterrupted: Path, run: Path
@@ -362,20 +365,14 @@ class TestInterruptedEnd:
         assert tiny.train(run).step == STEPS
         assert all_of(run) == all_of(uninterrupted)
 
-    def test_a_half_written_line_of_the_end_is_written_again(
-        self, tiny: TinyProject, uninterrupted: Path, tmp_path: Path
-    ) -> None:
-        run = tmp_path / "run"
-        shutil.copytree(uninterrupted, run)
-        shutil.rmtree(run / "checkpoints/step-00000014")
-        path = run / "metrics.jsonl"
-        path.write_bytes(path.read_bytes()[:-40])
-        tiny.train(run)
-        assert all_of(run) == all_of(uninterrupted)
-        assert [entry for entry in run.rglob("*") if TEMPORARY_MARK in entry.name] == []
-        assert len(read_json_lines(path)) == len(path.read_text().splitlines())
-
 
 def damage(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
+
+
+def cut_line(folder: Path) -> None:
+    """Leaves what a kill leaves while the line of the end is written, before its checkpoint."""
+    shutil.rmtree(folder)
+    path = folder.parent.parent / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
