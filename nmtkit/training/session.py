@@ -131,8 +131,8 @@ class _Session:
         self._run, self._stop = run, StopRequest()
         self._tokenizer = run.tokenizer()
         self._data = training_pairs(recipe, run, manifest, workers, lambda: self._stop.number is not None)
-        self._vocab_sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
-        self._state = TrainingState(recipe.model, recipe.training, self._vocab_sizes, workers.device)
+        sizes = (self._tokenizer.vocab_size("source"), self._tokenizer.vocab_size("target"))
+        self._state = TrainingState(recipe.model, recipe.training, sizes, workers.device)
         saved = resume(self._state, run, recipe, manifest, workers)
         init_sha256 = saved["init_sha256"] if saved else initial_sha256(recipe)
         # Before the precision is settled, which depends on the state: else exchanges of processes would differ.
@@ -212,7 +212,7 @@ class _Session:
         if progress.step:
             where = f"resuming training at update {progress.step + 1}"
         num_parameters = sum(each.numel() for each in self._state.model.parameters())
-        trained = sum(each.numel() for each in self._state.model.parameters() if each.requires_grad)
+        trained = sum(each.numel() for each in self._state.trained_parameters)
         log.info(
             "%s: %s parameters%s, %s, %d x %s (%s)",
             where, f"{num_parameters:,}",
@@ -233,7 +233,7 @@ class _Session:
         rate = self._origin["matmul_flops_per_second"]
         hardware = Hardware.here(workers.device, workers.precision, workers.num_processes, rate=rate, reached=reached)
         origin = "the first epoch's subwords" if training.subword_sampling else "the prepared data"
-        data, sizes, limit = self._data.of_epoch(0), self._vocab_sizes, progress.tokens_per_pass
+        data, sizes, limit = self._data.of_epoch(0), self._state.vocab_sizes, progress.tokens_per_pass
         expected = predict(recipe, data, sizes, hardware, limit, tried_bytes, origin)
         write_json(self._run.prediction, expected)
         by_time = expected["limit"].startswith("max_minutes")  # whose number of updates is a guess
