@@ -123,8 +123,10 @@ def test_both_sides_read_in_parallel_and_again(downloader: Downloader, tmp_path:
     before = sorted((tmp_path / "example.org").rglob("*"))
     corpus = open_corpus(name, "en", "de", downloader)
     for _ in range(2):
-        pairs = list(zip(corpus.source.open(), corpus.target.open(), strict=True))
-        assert pairs == list(zip(ENGLISH_LINES, GERMAN_LINES, strict=True))
+        source, target = corpus.source.open(), corpus.target.open()
+        assert list(zip(source, target, strict=True)) == list(zip(ENGLISH_LINES, GERMAN_LINES, strict=True))
+        assert (target.num_lines, target.carriage_returns, target.invalid_lines) == (4, 1, [])
+        assert target.name == corpus.target.name
     assert sorted((tmp_path / "example.org").rglob("*")) == before
     assert {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()} == {".sha256"}
 
@@ -142,16 +144,6 @@ def test_each_direction_of_a_test_set_reads_its_own_texts(downloader: Downloader
     back = open_corpus("small/test", "de", "en", downloader)
     assert [lines_of(side) for side in (forth.source, forth.target)] == [["source en"], ["reference de"]]
     assert [lines_of(side) for side in (back.source, back.target)] == [["source de"], ["reference en"]]
-
-
-@pytest.mark.parametrize("name", ["small/plain", "small/archive", "small/compressed-members"])
-def test_readers_count_lines_and_carriage_returns(downloader: Downloader, name: str) -> None:
-    corpus = open_corpus(name, "en", "de", downloader)
-    for _ in range(2):
-        reader = corpus.target.open()
-        assert list(reader) == GERMAN_LINES
-        assert (reader.num_lines, reader.carriage_returns, reader.invalid_lines) == (4, 1, [])
-    assert reader.name == corpus.target.name
 
 
 def test_invalid_utf8_is_an_error_or_replaced_and_recorded(tmp_path: Path) -> None:
@@ -376,6 +368,7 @@ def test_every_catalogue_entry_is_well_formed(entry: CatalogueEntry) -> None:
     assert entry.description and entry.licence
     assert "\n" not in entry.description + entry.licence
     assert entry.language_pairs
+    has_parts = entry.text_format in ("tsv", "labelled", "rte", "treebank", "sacrebleu-xml", "characters")
     for (source, target), texts in entry.texts.items():
         assert source != target
         # A text without a source stands on both sides.
@@ -383,6 +376,8 @@ def test_every_catalogue_entry_is_well_formed(entry: CatalogueEntry) -> None:
         assert {text.text_format for text in texts} == {entry.text_format}
         assert (target, source) in entry.texts
         for language, text in zip((source, target), texts, strict=True):
+            assert bool(text.member) == is_archive(text.file.url)
+            assert bool(text.part) == has_parts
             place = text.member or text.file.url
             if entry.name.startswith("opennmt/"):
                 assert f"/{'src' if language == 'en' else 'tgt'}-" in place
@@ -414,14 +409,6 @@ def test_the_tables_of_the_catalogue_have_known_keys_and_valid_checksums() -> No
         assert all(
             {*pair.split("-")} == set(texts) and len(texts) == 2 for pair, texts in table.get("pairs", {}).items()
         )
-
-
-@pytest.mark.parametrize("entry", catalogue().values(), ids=list(catalogue()))
-def test_texts_of_the_catalogue_name_members_and_parts_where_their_formats_have_some(entry: CatalogueEntry) -> None:
-    with_parts = ("tsv", "labelled", "rte", "treebank", "sacrebleu-xml", "characters")
-    for text in (text for texts in entry.texts.values() for text in texts):
-        assert bool(text.member) == is_archive(text.file.url)
-        assert bool(text.part) == (entry.text_format in with_parts)
 
 
 def test_every_file_of_the_catalogue_is_used_and_described_once() -> None:

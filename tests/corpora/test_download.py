@@ -358,17 +358,22 @@ def test_a_server_that_stops_answering_is_given_up(
         assert "timed out" in message_of(lambda: Downloader(cache=tmp_path).fetch(file))
 
 
-def test_a_connection_that_ends_early_leaves_nothing_in_the_cache(server: Server, tmp_path: Path) -> None:
-    server.answers["/cut"] = Answer(CONTENT, content_length=20000)
-    message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/cut")))
-    assert "after 10,000 of 20,000 bytes" in message
-    assert files_below(tmp_path) == []
-
-
-def test_a_web_page_is_not_taken_for_the_file(server: Server, tmp_path: Path) -> None:
-    server.answers["/login"] = Answer(b"<html>please log in</html>", content_type="text/html; charset=utf-8")
-    message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/login")))
-    assert "web page" in message
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(CONTENT, content_length=20000), "after 10,000 of 20,000 bytes"),
+        (Answer(b"<html>please log in</html>", content_type="text/html; charset=utf-8"), "web page"),
+        (Answer(b"", status=200), "the server sent nothing"),
+        (Answer(b"", status=204), "the server sent nothing"),
+        (Answer(status=302, redirect="/a.txt"), "HTTP 302"),  # without end
+    ],
+)
+def test_an_answer_that_is_not_the_file_leaves_nothing_in_the_cache(
+    server: Server, tmp_path: Path, answer: Answer, expected: str
+) -> None:
+    server.answers["/a.txt"] = answer
+    message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/a.txt")))
+    assert expected in message
     assert files_below(tmp_path) == []
 
 
@@ -479,45 +484,30 @@ class TestResuming:
         assert len(server.requests) == 12
         assert server.num_bytes == len(CONTENT)
 
-    def test_a_server_that_ignores_the_range_gives_the_file_from_its_beginning(
-        self, server: Server, tmp_path: Path
+    @pytest.mark.parametrize(
+        ("begin", "ranges", "answer"),
+        [
+            (CONTENT, [], {}),
+            (CONTENT + b"more", [None], {}),
+            (b"?" * 3000, ["bytes=3000-", None], {}),  # once the whole is seen to be wrong
+            (CONTENT[:3000], ["bytes=3000-"], {"knows_range": False}),
+            (CONTENT[:3000], ["bytes=3000-", None], {"shift": 10}),  # a part from another place than asked
+        ],
+    )
+    def test_the_file_is_whole_whatever_its_beginning_and_the_answer_to_a_range(
+        self, server: Server, tmp_path: Path, begin: bytes, ranges: list[str | None], answer: dict[str, Any]
     ) -> None:
         file = server.file()
-        server.answers["/data/text.txt"].knows_range = False
-        begun(tmp_path, file, CONTENT[:3000])
+        server.answers["/data/text.txt"] = Answer(CONTENT, **answer)
+        begun(tmp_path, file, begin)
         assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
-        assert server.ranges == ["bytes=3000-"]
-
-    def test_a_wrong_beginning_is_thrown_away_once_the_whole_is_seen_to_be_wrong(
-        self, server: Server, tmp_path: Path
-    ) -> None:
-        file = server.file()
-        begun(tmp_path, file, b"?" * 3000)
-        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
-        assert server.ranges == ["bytes=3000-", None]
-
-    def test_a_partial_file_that_is_whole_or_too_long_needs_no_range(self, server: Server, tmp_path: Path) -> None:
-        file = server.file()
-        begun(tmp_path, file, CONTENT)
-        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
-        assert server.requests == []
-        other = server.file("/b.txt")
-        begun(tmp_path, other, CONTENT + b"more")
-        assert Downloader(cache=tmp_path).fetch(other).path.read_bytes() == CONTENT
-        assert server.ranges == [None]
+        assert server.ranges == ranges
 
     def test_a_range_beyond_the_end_begins_anew(self, server: Server, tmp_path: Path) -> None:
         file = replace(server.file(), num_bytes=None)
         begun(tmp_path, file, CONTENT * 2)
         assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
         assert server.ranges == ["bytes=20000-", None]
-
-    def test_a_part_from_another_place_than_asked_is_refused(self, server: Server, tmp_path: Path) -> None:
-        file = server.file()
-        server.answers["/data/text.txt"].shift = 10
-        begun(tmp_path, file, CONTENT[:3000])
-        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
-        assert server.ranges == ["bytes=3000-", None]
 
     @pytest.mark.parametrize("ignores_condition", [False, True])
     def test_without_a_checksum_only_the_same_edition_is_continued(
@@ -541,12 +531,6 @@ class TestResuming:
         progress = lambda url, done, total: setattr(answer, "cut_at", 1000 if done < 5000 else None)  # noqa: E731
         assert Downloader(cache=tmp_path, progress=progress).fetch(file).path.read_bytes() == CONTENT
         assert server.ranges == [None, "bytes=4000-", "bytes=5000-"]
-
-    @pytest.mark.parametrize("status", [200, 204])
-    def test_an_answer_without_a_byte_is_not_the_file(self, server: Server, tmp_path: Path, status: int) -> None:
-        server.answers["/nothing.txt"] = Answer(b"", status=status)
-        message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/nothing.txt")))
-        assert "the server sent nothing" in message
 
     def test_addresses_that_cannot_be_read_are_one_line(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -620,12 +604,6 @@ class TestTryingAgain:
         monkeypatch.setattr(downloader._stopped, "wait", lambda timeout: waits.append(timeout))
         downloader.fetch(file)
         assert waits == [seconds, 6.0 if seconds == 3.0 else seconds]
-
-    def test_a_redirect_without_end_is_one_line(self, server: Server, tmp_path: Path) -> None:
-        server.answers["/round"] = Answer(status=302, redirect="/round")
-        message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile(f"{server.url}/round")))
-        assert "HTTP 302" in message
-        assert files_below(tmp_path) == []
 
 
 class TestRecordedChecksums:
