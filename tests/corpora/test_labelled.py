@@ -1,7 +1,6 @@
 """Sentences and pairs of sentences with labels: their formats, and the public corpora that are read by them."""
 
 import io
-import os
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -10,25 +9,13 @@ import pytest
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.catalogue import catalogue
-from nmtkit.corpora.corpus import Corpus, TextSource, local_corpus, open_corpus
-from nmtkit.corpora.download import Downloader
+from nmtkit.corpora.corpus import TextSource, local_corpus
 from nmtkit.corpora.readers import READERS
 from nmtkit.data.prepare import prepare
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json
-from tests.conftest import message_of
-
-MIRROR = os.environ.get("NMTKIT_MIRROR", "")
-real_corpora = pytest.mark.skipif(not MIRROR, reason="real corpora: set NMTKIT_MIRROR to a mirror folder")
-
-
-def read(text_format: str, content: str | bytes, part: str) -> list[str]:
-    stream = io.BytesIO(content.encode() if isinstance(content, str) else content)
-    return [line.decode().removesuffix("\n") for line in READERS[text_format](stream, part, "FILE")]
-
-
-def fault(text_format: str, content: str | bytes, part: str) -> str:
-    return message_of(lambda: read(text_format, content, part))
+from tests.corpora.test_corpus import MIRROR, open_real, real_corpora
+from tests.corpora.test_readers import fault, read
 
 
 class TestLabelledLines:
@@ -138,10 +125,6 @@ class TestColumns:
         assert list(local_corpus(table, other, columns=((2, 3), 2)).target.open()) == ["one"]
 
 
-def open_real(tmp_path: Path, name: str, languages: tuple[str, str]) -> Corpus:
-    return open_corpus(name, *languages, Downloader(mirror=Path(MIRROR), cache=tmp_path))
-
-
 @real_corpora
 @pytest.mark.parametrize(
     ("name", "classes"),
@@ -161,19 +144,19 @@ def open_real(tmp_path: Path, name: str, languages: tuple[str, str]) -> Corpus:
     ],
 )
 def test_the_real_corpora_have_their_examples_and_classes(tmp_path: Path, name: str, classes: dict[str, int]) -> None:
-    corpus = open_real(tmp_path, name, ("en", "zxx"))
+    corpus = open_real(tmp_path, name, "en-zxx")
     texts = list(corpus.source.open())
     assert Counter(corpus.target.open()) == classes
     assert len(texts) == sum(classes.values())
     assert all(text == text.strip() for text in texts)
     assert {len(list(filter(None, text.split("\t")))) for text in texts} == {2 if name.startswith("rte") else 1}
-    text = open_real(tmp_path, name, ("und", "en"))
+    text = open_real(tmp_path, name, "und-en")
     assert texts == list(text.source.open()) == list(text.target.open())
 
 
 @real_corpora
 def test_kinds_of_questions_have_the_right_names(tmp_path: Path) -> None:
-    corpus = open_real(tmp_path, "trec/test", ("en", "zxx"))
+    corpus = open_real(tmp_path, "trec/test", "en-zxx")
     firsts = {"How far": "NUM", "Who was": "HUM", "Where is": "LOC", "Why is": "DESC"}
     for question, label in zip(corpus.source.open(), corpus.target.open(), strict=True):
         assert label == firsts.get(" ".join(question.split()[:2]), label), question
@@ -181,7 +164,7 @@ def test_kinds_of_questions_have_the_right_names(tmp_path: Path) -> None:
 
 @real_corpora
 def test_the_parts_of_mr_are_all_of_its_lines_and_no_line_twice(tmp_path: Path) -> None:
-    parts = {name: open_real(tmp_path, f"mr/{name}", ("und", "en")) for name in ("train", "valid", "test")}
+    parts = {name: open_real(tmp_path, f"mr/{name}", "und-en") for name in ("train", "valid", "test")}
     texts = {name: list(corpus.source.open()) for name, corpus in parts.items()}
     together = [text for part in texts.values() for text in part]
     assert len(together) == len(set(together)) == 10_662
@@ -202,7 +185,7 @@ def test_a_language_model_reads_the_sentences(tmp_path: Path) -> None:
     prepare(load_recipe(str(recipe)), tmp_path / "run", mirror=Path(MIRROR))
     assert read_json(tmp_path / "run/data/manifest.json")["pairs"]["train"] == 500 + 1767
     reference = (tmp_path / "run/data/valid.reference.txt").read_text(encoding="utf-8")
-    assert reference.split("\n")[:-1] == list(open_real(tmp_path, "sst2/valid", ("en", "zxx")).source.open())
+    assert reference.split("\n")[:-1] == list(open_real(tmp_path, "sst2/valid", "en-zxx").source.open())
 
 
 def test_every_corpus_with_labels_serves_language_models_too() -> None:
