@@ -271,13 +271,6 @@ def test_trees_over_several_lines_are_one_line_each_beside_their_words() -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [("( (S (NN a) )", "the last tree is not closed"), ("(NN a)\nb\n", "line 2: 'b' outside")]
-)
-def test_brackets_that_do_not_match_are_an_error(content: str, expected: str) -> None:
-    assert expected in fault("treebank", content, "words")
-
-
-@pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("a.en", "plain"),
@@ -292,17 +285,14 @@ def test_the_name_says_the_format(name: str, expected: str) -> None:
     assert format_of(name) == expected
 
 
-def test_local_files_of_both_sides_in_one_are_read_by_language_or_column(tmp_path: Path) -> None:
-    memory, table = tmp_path / "a.tmx", tmp_path / "b.tsv"
+def test_a_local_translation_memory_is_both_sides_by_their_languages(tmp_path: Path) -> None:
+    memory = tmp_path / "a.tmx"
     memory.write_text(TMX, encoding="utf-8")
-    table.write_text("x\teins\tone\n", encoding="utf-8")
     corpus = local_corpus(memory, memory, languages=("de", "en"))
     firsts = [next(iter(side.open())) for side in (corpus.source, corpus.target)]
     assert firsts == ["Der rote Hund", "The red dog & cat"]
     swapped = local_corpus(memory, memory, languages=("en", "de"))
     assert swapped.fingerprint != corpus.fingerprint
-    columns = local_corpus(table, table, columns=(3, 2))
-    assert [list(side.open()) for side in (columns.source, columns.target)] == [["one"], ["eins"]]
 
 
 def sides(source: Path, target: Path, **options: Any) -> list[list[str]]:

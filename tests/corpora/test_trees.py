@@ -131,7 +131,6 @@ def test_a_sequence_has_labels_at_both_ends_and_no_word_or_tag() -> None:
     assert linearise(tree.children[0]) == "(S (NP XX )NP (VP XX (PP XX (NP XX )NP )PP )VP XX )S"  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(tree=TREES)
 def test_a_tree_comes_back_from_its_sequence(tree: Tree) -> None:
     assert tree_over(words(tree), linearise(tree)) == tree
@@ -144,7 +143,6 @@ def test_a_tagged_sequence_has_parts_of_speech_instead() -> None:
     assert linearise(tree.children[0], tagged=True) == "(S (NP NNP )NP (VP VBD )VP . )S"  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(tree=TREES, tags=st.lists(st.sampled_from(["NN", "VBD", "-LRB-", "$"]), min_size=60, max_size=60))
 def test_a_tagged_tree_comes_back_from_its_tagged_sequence(tree: Tree, tags: list[str]) -> None:
     said = linearise(tree)
@@ -163,14 +161,13 @@ def test_no_word_has_a_tag_that_evalb_deletes() -> None:
     assert parsed("a b c", "(S -NONE- TOP NN )S") == ("(S (XX a) (XX b) (NN c))", False)
 
 
-@settings(deadline=None)
 @given(tree=TREES)
 def test_a_tree_comes_back_from_its_brackets(tree: Tree) -> None:
     (holder,) = trees_of(write(tree).replace(" (", "\n("))
     assert holder.children == (tree,)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(line=SENTENCES, said=SAID)
 def test_whatever_is_said_becomes_a_tree_over_exactly_the_words(line: str, said: str) -> None:
     tree, _ = parsed(line.replace("\n", " "), said)

@@ -1,6 +1,5 @@
 """Extraction: the examples that are read, and the order of their paragraphs by each method."""
 
-import gzip
 import json
 import math
 import random
@@ -45,12 +44,6 @@ def test_examples_have_paragraphs_or_documents_of_paragraphs(tmp_path: Path) -> 
     assert found[1].name.endswith("examples.jsonl, line 2")
 
 
-def test_examples_may_be_compressed(tmp_path: Path) -> None:
-    path = tmp_path / "examples.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"paragraphs": ["a"]}\n'))
-    assert [one.paragraphs for one in read_examples(LineReader(path))] == [("a",)]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -74,11 +67,6 @@ def test_examples_may_be_compressed(tmp_path: Path) -> None:
 def test_a_line_that_is_no_example_is_named(tmp_path: Path, line: Any, message: str) -> None:
     with pytest.raises(DataError, match=f"examples.jsonl, line 2: .*{message}"):
         read(tmp_path, {"paragraphs": ["a"]}, line)
-
-
-def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"examples\.jsonl: is empty"):
-        read(tmp_path)
 
 
 def test_identity_keeps_the_order() -> None:
@@ -171,8 +159,9 @@ def test_words_have_their_combining_marks_and_unspaced_text_its_letters() -> Non
 def test_blank_lines_are_no_examples(tmp_path: Path) -> None:
     line = {"title": "a", "paragraphs": ["b"]}
     assert [each.name.rpartition(", ")[2] for each in read(tmp_path, line, "", " ", line, "")] == ["line 1", "line 4"]
-    with pytest.raises(DataError, match=r"examples\.jsonl: is empty"):
-        read(tmp_path, "", " ")
+    for lines in ((), ("", " ")):
+        with pytest.raises(DataError, match=r"examples\.jsonl: is empty"):
+            read(tmp_path, *lines)
 
 
 def test_cheating_counts_the_bigrams_of_the_target() -> None:

@@ -5,7 +5,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmtkit.config.data_schema import DataConfig
-from nmtkit.text import moses
 from nmtkit.text.normalization import Normalization, normalize, without_moses
 
 HOSTILE = st.text(
@@ -38,7 +37,7 @@ class TestMoses:
         english = Normalization(("moses-tokenize",), "en")
         assert english.restore(english("AT&amp;T &lt;b&gt;")).replace(" ", "") == "AT&amp;T&lt;b&gt;"
 
-    @settings(deadline=None, max_examples=200)
+    @settings(max_examples=200)
     @given(line=HOSTILE, language=st.sampled_from(["en", "de", "fr", "cs", "xx"]))
     @example(line="", language="en")
     @example(line="\u2028 \u0085", language="de")
@@ -51,7 +50,7 @@ class TestMoses:
             assert result == result.strip(" ")
         assert [character for character in back if character.isalnum() and character not in text] == []
 
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     @given(line=HOSTILE)
     def test_what_pairs_are_compared_by_needs_no_rules_of_a_language(self, line: str) -> None:
         assert without_moses(MOSES) == ("blanks", "lowercase")
@@ -63,7 +62,3 @@ class TestMoses:
         assert DataConfig.model_validate({**data, "normalize": ["moses-punctuation"]})
         with pytest.raises(ValueError, match=f'moses-tokenize needs plain text, but {key} = "{value}"'):
             DataConfig.model_validate({**data, "normalize": ["moses-tokenize"]})
-
-    def test_detokenising_undoes_entities_only_where_it_is_asked_to(self) -> None:
-        assert moses.detokenize(["a &amp; b"], "en") == ["a & b"]
-        assert moses.detokenize(["a &amp; b"], "en", unescape=False) == ["a &amp; b"]

@@ -127,7 +127,7 @@ def learned(subwords: str, text: list[str] = TEXT, **changes: str) -> Tokenizer:
 BPE = learned("bpe")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(line=st.text("abcdefgh \u2581é"))
 def test_without_dropout_bpe_is_that_of_sentencepiece(line: str) -> None:
     (plain,) = BPE.encode([line], "source")

@@ -72,10 +72,6 @@ def test_letters_without_capitals_match_their_capitals_only(text: str, expected:
     assert [term.text for terms in glossary.found_in(f"Die {text}.") for term in terms] == [expected] * bool(expected)
 
 
-def test_a_glossary_may_be_a_mapping() -> None:
-    assert Glossary({"TV": "Fernseher", "UN": "UNO"}).pairs == (("TV", "Fernseher"), ("UN", "UNO"))
-
-
 def test_a_glossary_file_has_comments_blank_lines_and_either_line_end(tmp_path: Path) -> None:
     path = tmp_path / "terms.tsv"
     path.write_bytes("\ufeff# source\ttarget\r\n\r\ndog\tHund\r\n  \nthe\u2028cat \t die Katze \n".encode())

@@ -202,11 +202,7 @@ class TestCutting:
         assert cut(model, "unaffable") == [" unaf", "f", "able"]
         assert cut(model, "fun") == [" ", "f", "u", "n"]
 
-    def test_pieces_that_look_special_are_text(self) -> None:
-        model = of_pieces(" ", *"<>/sunkpad")
-        assert {0, 1, 2, 3}.isdisjoint(model.encode(["<s> <pad> </s> <unk>"])[0])
-
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     @given(line=st.text())
     @example(line="  two  blanks\t ")
     @example(line="\u2581 \ufdd0 \u2028\u2029\u0085\x0b\x0c\r\0\x1b \U0010ffff")
@@ -216,10 +212,6 @@ class TestCutting:
         [ids] = WITH_BYTES.encode([line])
         assert UNK not in ids
         assert WITH_BYTES.decode(ids) == line
-
-    def test_special_ids_have_no_text(self) -> None:
-        model = of_pieces(" ", "a", " b")
-        assert model.decode([2, 6, 5, 3, 0]) == "ba"
 
     def test_ids_that_no_text_gives_have_a_text_too(self) -> None:
         assert WITH_BYTES.decode([4 + 0xE6, 4 + 0x97]) == "\ufffd"
