@@ -36,6 +36,7 @@ class TestMoses:
     def test_entities_in_the_text_stay_entities(self) -> None:
         english = Normalization(("moses-tokenize",), "en")
         assert english.restore(english("AT&amp;T &lt;b&gt;")).replace(" ", "") == "AT&amp;T&lt;b&gt;"
+        assert english.restore("a &amp; b") == "a &amp; b"
 
     @settings(max_examples=200)
     @given(line=HOSTILE, language=st.sampled_from(["en", "de", "fr", "cs", "xx"]))
