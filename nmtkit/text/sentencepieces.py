@@ -14,7 +14,7 @@ from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.files import content_of
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.subword_sampling import SubwordSampler
-from nmtkit.text.vocabulary import BLANK_SIGN, BOS, EOS, PAD, SPECIAL_PIECES, STAND_IN, TAG_SIGN, UNK, UNKNOWN_TEXT
+from nmtkit.text.vocabulary import BLANK_SIGN, BOS, EOS, PAD, STAND_IN, TAG_SIGN, UNK, UNKNOWN_TEXT, ListedPieces
 
 MAX_LEARNED_BYTES = 4192
 """Maximum length of a line to learn from, the default of sentencepiece, which leaves out longer ones."""
@@ -107,7 +107,7 @@ class SentencePiece:
         return self._bytes
 
 
-class ImportedPieces:
+class ImportedPieces(ListedPieces):
     """Pieces by a model of sentencepiece, ids by a list of entries, as in models of Marian and fairseq.
 
     The pieces of both sides, which may have a model each, are entries of one list; pieces that are not in it are
@@ -119,12 +119,12 @@ class ImportedPieces:
     """
 
     def __init__(self, entries: list[str], model: bytes) -> None:
-        self._entries, self.model, self._processor = entries, model, _loaded_spm(model)
+        super().__init__(entries)
+        self.model, self._processor = model, _loaded_spm(model)
         self._ids = {entry: index for index, entry in enumerate(entries)}
         self.reserved = tuple(index for index, entry in enumerate(entries) if entry.startswith(TAG_SIGN))
-        excluded = {*range(len(SPECIAL_PIECES)), *self.reserved}
-        # Text that looks like a special entry or a tag is unknown, so that it cannot act as one.
-        self._of_text = {piece: index for piece, index in self._ids.items() if index not in excluded}
+        for index in self.reserved:  # text that looks like a tag is unknown, so that it cannot act as one
+            self.index.pop(entries[index], None)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "ImportedPieces":
@@ -132,29 +132,21 @@ class ImportedPieces:
         return cls([str(entry) for entry in stored["entries"]], base64.b64decode(stored["model"]))
 
     def to_bytes(self) -> bytes:
-        stored = {"entries": self._entries, "model": base64.b64encode(self.model).decode("ascii")}
+        stored = {"entries": self.pieces, "model": base64.b64encode(self.model).decode("ascii")}
         return json.dumps(stored, ensure_ascii=False).encode("utf-8")
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def encode(self, lines: list[str], threads: int | None) -> list[list[int]]:
         rows: list[list[str]] = _spm_encode(self._processor, lines, threads, str)
-        return [[self._of_text.get(piece, UNK) for piece in row] for row in rows]
+        return [[self.index.get(piece, UNK) for piece in row] for row in rows]
 
     def decode(self, ids: list[int]) -> str:
-        pieces = [self._entries[index] for index in ids]
         # sentencepiece does not know the other entries, such as tags, and would write their names as text.
-        text = self._processor.decode(
-            [piece for piece in pieces if piece in self._of_text or piece == SPECIAL_PIECES[UNK]]
-        )
-        return str(text).replace(BLANK_SIGN, " ").strip(" ")  # a piece of the other side only is left as it is
-
-    def piece(self, index: int) -> str:
-        return self._entries[index]
+        known = [self.pieces[index] for index in ids if index == UNK or self.pieces[index] in self.index]
+        text = str(self._processor.decode(known))
+        return text.replace(BLANK_SIGN, " ").strip(" ")  # a piece of the other side only is left as it is
 
     def id_of(self, piece: str) -> int:
-        return self._ids[piece]
+        return self._ids[piece]  # hundreds of languages are looked up, so not by a search of the list
 
 
 def sentencepiece_entries(path: Path) -> list[str]:

@@ -51,7 +51,7 @@ class Vocabulary(Protocol):
 
 
 class ListedPieces:
-    """A vocabulary stored as lines: special pieces, tags, then the pieces of text."""
+    """A vocabulary with a list of its pieces: special pieces, tags, then the pieces of text."""
 
     def __init__(self, pieces: Sequence[str], tags: Sequence[str] = ()) -> None:
         self.pieces = list(pieces)
