@@ -130,16 +130,14 @@ def rank(example: Example, method: Method, min_words: int = 0) -> Iterator[str]:
 
 def cut(paragraphs: Iterable[str], length: int | None) -> Iterator[str]:
     """Yield paragraphs with single blanks, up to a number of words in all; None: all of them."""
-    left = math.inf if length is None else length
     for paragraph in paragraphs:
-        words = paragraph.split()
-        if left < len(words):
-            words = words[: int(left)]
+        words = paragraph.split()[:length]
         if words:
             yield " ".join(words)
-        left -= len(words)
-        if left <= 0:
-            return
+        if length is not None:
+            length -= len(words)
+            if length <= 0:
+                return
 
 
 def _words(text: str) -> list[str]:
