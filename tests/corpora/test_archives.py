@@ -9,6 +9,7 @@ import re
 import stat
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ COMPRESS = {
 }
 
 
-def tar_of(members: dict[str, bytes | tarfile.TarInfo]) -> bytes:
+def tar_of(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, content in members.items():

@@ -1,12 +1,9 @@
 """Corpora: the catalogue is sound, and plain, compressed, archived, SGM and built-in text reads line by line."""
 
 import gzip
-import io
 import os
 import re
-import tarfile
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from nmtkit.corpora.readers import READERS
 from nmtkit.corpora.trees import linearise, parsed, read_trees, words
 from nmtkit.files import sha256_of
 from tests.conftest import message_of
+from tests.corpora.test_archives import tar_of, zip_of
 
 ENGLISH = "A dog runs.\nTwo\u0085men \u2028 sit.\n\nThe last line.\n"
 GERMAN = "Ein Hund rennt.\r\nZwei Männer sitzen.\n\nDie letzte Zeile.\n"
@@ -76,11 +74,8 @@ def segments(*texts: str) -> str:
 
 def write_tar(path: Path, members: dict[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:" if path.suffix == ".tar" else "w:gz") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
+    content = tar_of(members)
+    path.write_bytes(content if path.suffix == ".tar" else gzip.compress(content))
 
 
 ARCHIVE_MEMBERS = {
@@ -454,9 +449,7 @@ def test_the_catalogue_has_every_corpus_and_pair_the_recipes_may_name() -> None:
 
 def test_the_parts_of_the_treebank_sample_are_all_of_its_files_and_no_file_twice(tmp_path: Path) -> None:
     names = [f"treebank/combined/wsj_{number:04d}.mrg" for number in range(1, 200)]
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        for name in names:
-            archive.writestr(name, name)
+    (tmp_path / "a.zip").write_bytes(zip_of({name: name.encode() for name in names}))
     counts, found = {}, []
     for part in ("train", "valid", "test"):
         source, target = catalogue()[f"treebank/sample-{part}"].texts["en", "ptb"]

@@ -2,7 +2,6 @@
 
 import gzip
 import posixpath
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from nmtkit.corpora.download import Downloader, mirror_path
 from nmtkit.corpora.http_transfer import RemoteFile
 from nmtkit.corpora.sacrebleu_sets import sacrebleu_set, set_names
 from nmtkit.errors import DataError
+from tests.corpora.test_archives import zip_of
 from tests.corpora.test_corpus import write_tar
 
 SGM = (
@@ -77,9 +77,7 @@ def test_every_text_of_every_set_lies_in_one_of_its_files() -> None:
 def pack(path: Path, members: dict[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
+        path.write_bytes(zip_of(members))
     else:
         write_tar(path, members)
 
