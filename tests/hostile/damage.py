@@ -104,7 +104,7 @@ def _flipped(content: bytes, place: float) -> bytes:
     return content[:index] + bytes([content[index] ^ 4]) + content[index + 1 :]
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -113,7 +113,7 @@ def _remove(path: Path) -> None:
 
 def _instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
     def step(path: Path) -> None:
-        _remove(path)
+        remove(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         make(path)
 
@@ -135,7 +135,7 @@ _STEPS: dict[str, Callable[..., None]] = {
     "doubled": _bytes(lambda content: content + content),
     "zeros": _bytes(lambda content: bytes(len(content))),
     "garbage": _bytes(lambda content: b"\xff\xfe\x00\x1b[2J" * 100),
-    "missing": _remove,
+    "missing": remove,
     "folder": _instead(Path.mkdir),
     "loop": _instead(lambda path: path.symlink_to(path.name)),
     "fifo": _instead(lambda path: os.mkfifo(path)),
