@@ -40,7 +40,7 @@ from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import print_table, set_up
-from nmtkit.data.batching import padding_worth_of, plan_epoch, share_update
+from nmtkit.data.batching import plan_of, shares_of
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers, choose_device, resolve_precision
 from nmtkit.json_toml import write_json
@@ -203,13 +203,9 @@ def memory_of(device: torch.device) -> dict[str, int]:
 
 def passes_per_update(data: PairData, training: TrainingConfig, workers: Workers) -> float:
     """Mean over the first epoch's updates."""
-    lengths_of = (data.source_lengths, data.target_lengths)
-    plan = plan_epoch(*lengths_of, training.tokens_per_update, training.seed, 0, training.lengths_per_update)
     per_pass = training.tokens_per_pass or workers.tokens_per_pass
-    shares = (
-        share_update(pairs, *lengths_of, per_pass, 1, padding_worth=padding_worth_of(workers.device.type))
-        for pairs in plan.updates
-    )
+    updates = plan_of(data, training, 0).updates
+    shares = (shares_of(data, pairs, per_pass, 1, workers.device.type) for pairs in updates)
     return statistics.mean(len(share) for [share] in shares)
 
 

@@ -1,8 +1,8 @@
 """Grouping of sentence pairs into updates, a pure function of (lengths, weights, tokens per update, seed, epoch).
 
     pairs_of_epoch  choose the pairs of an epoch by the weights of their corpora
-    plan_epoch      cut an epoch into updates of pairs of one or a few lengths, in random order
-    share_update    deal the pairs of an update to the processes, and cut them into micro-batches that fit a device
+    plan_of         cut an epoch into updates of pairs of one or a few lengths, in random order
+    shares_of       deal the pairs of an update to the processes, and cut them into micro-batches that fit a device
 
 Every process computes the same plan, so the data position of a run is a number of sentence pairs and survives a change
 of the number of processes. Lengths count the end symbol.
@@ -21,8 +21,6 @@ from nmtkit.errors import DataError
 MAX_PADDING_SHARE = 0.2
 """Maximum share of padding in a micro-batch of different lengths. A lower share gives more micro-batches: on Multi30k
 with two lengths per update and two processes, 2.3 micro-batches each with 6 % of padding, not 1.7 with 20 %."""
-PADDING_WORTH_A_MICRO_BATCH = 256
-"""Number of padding tokens above which a micro-batch may be cut to avoid them."""
 _CORPUS_STREAM = 2**32
 """Second value of the seeds that shuffle corpora; other seeds have an epoch there, which is smaller."""
 
@@ -46,18 +44,8 @@ class EpochPlan:
         return [self.updates[index] for index in np.unique(np.linspace(0, len(self.updates) - 1, count).astype(int))]
 
 
-@lru_cache(maxsize=1)
-def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
-    """Return the plan of an epoch; the last one is cached, as large corpora take seconds."""
-    return plan_epoch(
-        data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch,
-        training.lengths_per_update, pairs_of_epoch(data.parts, training.seed, epoch),
-        sequences=training.sequences_per_update,
-    )  # fmt: skip
-
-
-def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | None:
-    """Return the indices of the pairs of an epoch, repeated as often as they occur in it; None: every pair once.
+def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices:
+    """Return the indices of the pairs of an epoch, repeated as often as they occur in it.
 
     The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, cyclically.
     So the numbers of times that two pairs of a corpus have been seen differ by at most one at any time, and with a
@@ -65,7 +53,7 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | No
     that an epoch lacks is left out.
     """
     if all(part.weight == 1 for part in parts):
-        return None
+        return np.arange(sum(part.pairs for part in parts))
     chosen = []
     first = 0
     for number, part in enumerate(parts):
@@ -80,35 +68,23 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices | No
     return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
 
-def plan_epoch(
-    source_lengths: Lengths,
-    target_lengths: Lengths,
-    tokens_per_update: int,
-    seed: int,
-    epoch: int,
-    lengths_per_update: int = 1,
-    pairs: Indices | None = None,
-    *,
-    sequences: int = 0,
-) -> EpochPlan:
+@lru_cache(maxsize=1)
+def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
     """Cut an epoch into updates of at most ``tokens_per_update`` target tokens, padding not counted.
 
     Pairs are shuffled, then sorted by target and source length, so that pairs of equal length are grouped differently
     in every epoch. They are cut into groups of 1 / ``lengths_per_update`` of an update's tokens. The groups are
-    shuffled, and ``lengths_per_update`` successive groups form an update. Every pair is in exactly one update.
-
-    Args:
-        source_lengths, target_lengths: tokens of each pair, int64 [pairs].
-        epoch: number of the epoch, from 0.
-        lengths_per_update: groups per update, each of pairs of similar length.
-        pairs: indices of the pairs of the epoch; None: each pair once.
-        sequences: number of pairs per update, whatever their lengths, in place of ``tokens_per_update``; 0: off.
+    shuffled, and ``lengths_per_update`` successive groups form an update. Every pair of the epoch is in exactly one
+    update. With ``sequences_per_update``, pairs are counted in place of tokens. The last plan is cached, as large
+    corpora take seconds.
     """
-    sizes, budget = (np.ones_like(target_lengths), sequences) if sequences else (target_lengths, tokens_per_update)
-    random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(target_lengths) if pairs is None else len(pairs))
-    if pairs is not None:
-        order = pairs[order]
+    source_lengths, target_lengths = data.source_lengths, data.target_lengths
+    sizes, budget = target_lengths, training.tokens_per_update
+    if training.sequences_per_update:
+        sizes, budget = np.ones_like(target_lengths), training.sequences_per_update
+    pairs = pairs_of_epoch(data.parts, training.seed, epoch)
+    random = np.random.default_rng([training.seed, epoch])
+    order = pairs[random.permutation(len(pairs))]
     # lexsort sorts by the last key first, and keeps the shuffled order of pairs with equal lengths. Integers of 16 bits
     # are sorted four times as fast.
     keys = [each[order].astype(np.min_scalar_type(each.max(initial=0))) for each in (source_lengths, target_lengths)]
@@ -119,14 +95,14 @@ def plan_epoch(
     groups: list[tuple[int, int]] = []
     start = 0
     while start < len(order):
-        stop = int(np.searchsorted(ends, ends[start] + budget // lengths_per_update, side="right")) - 1
+        stop = int(np.searchsorted(ends, ends[start] + budget // training.lengths_per_update, side="right")) - 1
         groups.append((start, max(stop, start + 1)))  # a pair beyond its share is a group of its own
         start = groups[-1][1]
     updates: list[list[tuple[int, int]]] = []
     room = 0
     for start, stop in (groups[index] for index in random.permutation(len(groups))):
         tokens = int(ends[stop] - ends[start])
-        if not updates or len(updates[-1]) == lengths_per_update or tokens > room:
+        if not updates or len(updates[-1]) == training.lengths_per_update or tokens > room:
             updates.append([])
             room = budget
         updates[-1].append((start, stop))
@@ -137,11 +113,27 @@ def plan_epoch(
 
 
 def shares_of(data: PairData, pairs: Indices, limit: int, num_processes: int, device_type: str) -> list[list[Indices]]:
-    """Return the micro-batches of an update for each process, see `share_update`."""
-    return share_update(
-        pairs, data.source_lengths, data.target_lengths, limit, num_processes,
-        is_joined=data.is_joined, rows=data.rows, padding_worth=padding_worth_of(device_type),
-    )  # fmt: skip
+    """Deal an update's pairs to the processes, and cut each share into micro-batches.
+
+    The pairs are dealt in turn, by the length of their longer side, so shares differ by at most one pair and have
+    similar lengths. A micro-batch has at most ``limit`` source or target tokens with padding, or tokens of both where
+    they are joined, but always at least one pair; it ends where pairs of a very different length begin.
+
+    Returns:
+        For each process the pairs of each of its micro-batches.
+    """
+    longest = row_lengths(data.source_lengths[pairs], data.target_lengths[pairs], is_joined=data.is_joined)
+    order = np.argsort(longest, kind="stable")  # by the target alone, sources would go up and down
+    pairs, longest = pairs[order], longest[order]
+    shares = []
+    for rank in range(num_processes):
+        share = pairs[rank::num_processes]
+        cuts = cut_by_padded_tokens(
+            longest[rank::num_processes], limit,
+            padding_worth=padding_worth_of(device_type), rows=None if data.rows is None else data.rows[share],
+        )  # fmt: skip
+        shares.append([share[start:stop] for start, stop in cuts])
+    return shares
 
 
 def micro_batches_of(
@@ -152,45 +144,6 @@ def micro_batches_of(
     return [pairs for share in shares for pairs in share]
 
 
-def share_update(
-    pairs: Indices,
-    source_lengths: Lengths,
-    target_lengths: Lengths,
-    tokens_per_micro_batch: int,
-    num_processes: int,
-    *,
-    is_joined: bool = False,
-    rows: Lengths | None = None,
-    padding_worth: int = PADDING_WORTH_A_MICRO_BATCH,
-) -> list[list[Indices]]:
-    """Deal an update's pairs to the processes, and cut each share into micro-batches.
-
-    The pairs are dealt in turn, by the length of their longer side, so shares differ by at most one pair and have
-    similar lengths. A micro-batch has at most ``tokens_per_micro_batch`` source or target tokens, with padding, but
-    always at least one pair; it ends where pairs of a very different length begin.
-
-    Args:
-        is_joined: ``tokens_per_micro_batch`` limits source and target tokens together, see `row_lengths`.
-        rows: number of sequences of each pair; its source length is that of the longest, times this number.
-        padding_worth: see `cut_by_padded_tokens`.
-
-    Returns:
-        For each process the pairs of each of its micro-batches.
-    """
-    longest = row_lengths(source_lengths[pairs], target_lengths[pairs], is_joined=is_joined)
-    order = np.argsort(longest, kind="stable")  # by the target alone, sources would go up and down
-    pairs, longest = pairs[order], longest[order]
-    shares = []
-    for rank in range(num_processes):
-        share = pairs[rank::num_processes]
-        cuts = cut_by_padded_tokens(
-            longest[rank::num_processes], tokens_per_micro_batch,
-            padding_worth=padding_worth, rows=None if rows is None else rows[share],
-        )  # fmt: skip
-        shares.append([share[start:stop] for start, stop in cuts])
-    return shares
-
-
 def padding_worth_of(device_type: str) -> int:
     """Return the padding tokens above which a micro-batch may be cut to avoid them, on a device of this type.
 
@@ -198,7 +151,7 @@ def padding_worth_of(device_type: str) -> int:
     estimate: with 4,096 instead of 256, an update of 25,000 tokens like those of WMT14 has 3.3 micro-batches instead of
     5.3, and 16 % more tokens with padding.
     """
-    return PADDING_WORTH_A_MICRO_BATCH if device_type == "cpu" else 4096
+    return 256 if device_type == "cpu" else 4096
 
 
 def row_lengths(source_lengths: Lengths, target_lengths: Lengths, *, is_joined: bool) -> Lengths:

@@ -17,7 +17,7 @@ import torch
 from nmtkit.config.corpus_entries import one_language
 from nmtkit.config.schema import Recipe, TrainingConfig
 from nmtkit.data.batching import micro_batches_of, plan_of
-from nmtkit.data.shards import PairData
+from nmtkit.data.shards import PairData, Part
 from nmtkit.distributed.workers import ComputedPrecision, Precision, tokens_per_pass_of
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import matmul_flops_per_second
@@ -62,7 +62,7 @@ class AssumedPairs(PairData):
 
     def __init__(self, source_lengths: Lengths, target_lengths: Lengths, origin: str) -> None:
         self.source_lengths, self.target_lengths, self.origin = source_lengths, target_lengths, origin
-        self.parts = []
+        self.parts = [Part(len(target_lengths), 1.0)]
 
     @classmethod
     def of_text(cls, longest: int, source_tokens: int | None = None, *, labels: bool = False) -> "AssumedPairs":

@@ -12,7 +12,7 @@ from nmtkit.config.corpus_entries import LocalPair, NamedCorpus
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import differences, load_recipe
 from nmtkit.config.schema import TrainingConfig
-from nmtkit.data.batching import pairs_of_epoch, plan_epoch, plan_of
+from nmtkit.data.batching import pairs_of_epoch, plan_of
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData, Part
@@ -23,6 +23,7 @@ from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, PAD, UNK
 from tests.conftest import message_of
+from tests.data.test_batching import Pairs, plan
 
 parts_of_some_weight = st.lists(
     st.builds(Part, pairs=st.integers(0, 40), weight=st.floats(0.01, 5)), min_size=1, max_size=4
@@ -33,8 +34,7 @@ def uses(parts: list[Part], epochs: range, seed: int = 1) -> Counter[int]:
     """How often each pair is seen."""
     counts: Counter[int] = Counter()
     for epoch in epochs:
-        pairs = pairs_of_epoch(parts, seed, epoch)
-        counts.update(range(sum(part.pairs for part in parts)) if pairs is None else pairs.tolist())
+        counts.update(pairs_of_epoch(parts, seed, epoch).tolist())
     return counts
 
 
@@ -75,11 +75,8 @@ class TestWeights:
         assert not halves[0] & halves[1]
         assert halves[0] | halves[1] | {99} == set(range(100))
 
-    def test_without_weights_plans_are_what_they_always_were(self) -> None:
-        assert pairs_of_epoch([Part(5, 1.0), Part(7, 1.0)], 1, 3) is None
-        lengths = np.random.default_rng(1).integers(1, 40, (2, 200))
-        one, other = (plan_epoch(*lengths, 100, 1, 2, pairs=pairs) for pairs in (None, np.arange(200)))
-        assert [pairs.tolist() for pairs in one.updates] == [pairs.tolist() for pairs in other.updates]
+    def test_without_weights_an_epoch_has_the_pairs_in_their_order(self) -> None:
+        assert pairs_of_epoch([Part(5, 1.0), Part(7, 1.0)], 1, 3).tolist() == list(range(12))
 
     @pytest.mark.parametrize(
         ("weight", "told"),
@@ -89,10 +86,10 @@ class TestWeights:
         ],
     )
     def test_why_an_epoch_has_no_update_is_told(self, weight: float, told: str) -> None:
-        lengths, pairs = np.full(5, 4), pairs_of_epoch([Part(5, weight)], 1, 0)
+        lengths = np.full(5, 4)
         with pytest.raises(DataError, match=told):
-            plan_epoch(lengths, lengths, 3, 1, 0, pairs=pairs).check(3)
-        plan_epoch(lengths, lengths, 4, 1, 0).check(4)
+            plan(Pairs(lengths, lengths, [Part(5, weight)]), 3).check(3)
+        plan(Pairs(lengths, lengths), 4).check(4)
 
     @settings(deadline=None, max_examples=50)
     @given(parts=parts_of_some_weight, epoch=st.integers(0, 9), budget=st.integers(1, 60))
@@ -101,13 +98,12 @@ class TestWeights:
     ) -> None:
         count = sum(part.pairs for part in parts)
         target = np.random.default_rng(1).integers(1, 30, count)
-        pairs = pairs_of_epoch(parts, 1, epoch)
-        plan = plan_epoch(target, target, budget, 1, epoch, pairs=pairs)
-        planned = Counter(int(pair) for update in plan.updates for pair in update)
+        found = plan(Pairs(target, target, parts), budget, epoch=epoch)
+        planned = Counter(int(pair) for update in found.updates for pair in update)
         seen = uses(parts, range(epoch, epoch + 1))
         assert planned == {pair: number for pair, number in seen.items() if target[pair] <= budget}
-        assert set(plan.too_long.tolist()) == {pair for pair in seen if target[pair] > budget}
-        assert all(target[update].sum() <= budget for update in plan.updates)
+        assert set(found.too_long.tolist()) == {pair for pair in seen if target[pair] > budget}
+        assert all(target[update].sum() <= budget for update in found.updates)
 
 
 RECIPE = """

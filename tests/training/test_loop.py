@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.batch import make_batch
-from nmtkit.data.batching import share_update
+from nmtkit.data.batching import shares_of
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
@@ -79,7 +79,7 @@ def test_the_gradient_of_accumulated_small_passes_equals_that_of_one_large_pass(
     large = training_config(seed=seed, tokens_per_update=10**6, tokens_per_pass=10**6)
     small = training_config(seed=seed, tokens_per_update=10**6, tokens_per_pass=tokens_per_pass)
     pairs = plan_of(data, small).updates[0]
-    passes = share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, 1)[0]
+    passes = shares_of(data, pairs, tokens_per_pass, 1, "cpu")[0]
     assert len(passes) > 5
     sizes = {len(passed) for passed in passes}
     assert sizes == {1} if tokens_per_pass == 1 else len(sizes) > 1
@@ -133,7 +133,7 @@ def test_the_counts_of_an_update_are_those_of_the_plan(data: PairData) -> None:
         assert update.real_tokens == sources.sum() + targets.sum()
         flops = forward_flops(state.model.config, VOCAB, sources, targets)
         assert (update.flops, update.flops_attention) == (3 * flops.flops, 3 * flops.flops_attention)
-        padded, passes = 0, share_update(pairs, data.source_lengths, data.target_lengths, 40, 1)[0]
+        padded, passes = 0, shares_of(data, pairs, 40, 1, "cpu")[0]
         expected = padding_flops(state.model.config, [data.sequence_lengths(passed) for passed in passes])
         assert update.flops_padding == 3 * expected
         for passed in passes:

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted
-from nmtkit.data import batching
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import share_update
+from nmtkit.data.batching import shares_of
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
@@ -185,7 +184,7 @@ def test_the_heaviest_passes_are_those_of_the_whole_plan(data: PairData, process
     everything = [
         passed
         for pairs in plan.updates
-        for share in share_update(pairs, data.source_lengths, data.target_lengths, tokens_per_pass, processes)
+        for share in shares_of(data, pairs, tokens_per_pass, processes, "cpu")
         for passed in share
     ]
 
@@ -226,7 +225,7 @@ def test_the_rate_is_that_of_the_first_update_and_leaves_no_trace(
     with leaving_no_trace(timed):
         rate = first_update_rate(timed, data, ALONE)
     pairs = plan_of(data, training).updates[0]
-    passes = share_update(pairs, data.source_lengths, data.target_lengths, 60, 1)[0]
+    passes = shares_of(data, pairs, 60, 1, "cpu")[0]
     assert 2 < len(passes) < memory.TRIED_SECONDS / 0.25
     forward = forward_flops(timed.model.config, VOCAB, data.source_lengths[pairs], data.target_lengths[pairs])
     assert rate == (2 if r_drop else 1) * TRAINING_FACTOR * forward.flops / (0.25 * (len(passes) + 1))
@@ -266,11 +265,11 @@ def test_the_limit_is_the_runs_else_the_recipes_else_the_devices(
     assert words in logged.messages[0]
     limits: list[int] = []
 
-    def note(*arguments: Any, **options: Any) -> Any:
-        limits.append(arguments[3])
-        return share_update(*arguments, **options)
+    def note(data: PairData, pairs: np.ndarray, limit: int, *others: Any) -> Any:
+        limits.append(limit)
+        return shares_of(data, pairs, limit, *others)
 
-    monkeypatch.setattr(batching, "share_update", note)
+    monkeypatch.setattr(loop, "shares_of", note)
     run(state, data, training, 1)
     assert limits == [expected]
 
@@ -375,11 +374,7 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(data: PairData, lo
     with logged.at_level(logging.INFO):
         settle_tokens_per_pass(state, data, ALONE)
     plan = plan_of(data, training)
-    passes = [
-        passed
-        for pairs in plan.updates
-        for passed in share_update(pairs, data.source_lengths, data.target_lengths, 30, 1)[0]
-    ]
+    passes = [passed for pairs in plan.updates for passed in shares_of(data, pairs, 30, 1, "cpu")[0]]
     kept = np.concatenate(plan.updates)
     real = int(data.source_lengths[kept].sum() + data.target_lengths[kept].sum())
     padding = 100 * (1 - real / sum(padded_tokens(data, passed) for passed in passes))

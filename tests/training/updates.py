@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.schema import TrainingConfig
-from nmtkit.data.batching import EpochPlan, plan_epoch
+from nmtkit.data import batching
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
 from nmtkit.training.loop import Update, train_updates
@@ -38,8 +38,8 @@ def tiny_state(training: TrainingConfig, dtype: torch.dtype = torch.float32, **m
     return TrainingState(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
 
 
-def plan_of(data: PairData, training: TrainingConfig, epoch: int = 0) -> EpochPlan:
-    return plan_epoch(data.source_lengths, data.target_lengths, training.tokens_per_update, training.seed, epoch)
+def plan_of(data: PairData, training: TrainingConfig, epoch: int = 0) -> batching.EpochPlan:
+    return batching.plan_of(data, training, epoch)
 
 
 def run(
