@@ -9,15 +9,15 @@ The result of `BlockEncoder` depends on its block of pairs only; `ShardStatistic
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import chain, compress, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.decoding_schema import TrainingLengths
+from nmtkit.config.schema import Recipe
 from nmtkit.console import log
 from nmtkit.data.cleaning import BLANK_RULES, SPOOLED, TOO_LONG, BlockFindings, rules_against_lengths
 from nmtkit.data.context import contexts
@@ -36,8 +36,6 @@ ROUND_TRIP_LINES = 10_000
 FREQUENT = 10
 """Minimum number of occurrences of a vocabulary entry that the report calls frequent; rarer ones are hardly learned."""
 _PAIRS_AT_ONCE = 100_000
-_KEY_BASE = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 divided by the golden ratio; odd, so that a multiplication modulo 2^64 maps no two keys to one."""
 MAX_TOKENS_SHOWN = 256
 """Last bin of the histogram of tokens per sentence, for this length and all longer ones."""
 
@@ -62,28 +60,26 @@ class BlockEncoder:
     def __init__(
         self,
         tokenizer: Path,
-        cleaning: CleaningConfig | None,
-        prefixes: Sequence[str],
-        num_pairs: int,
-        directions: Sequence[tuple[str, str]],
-        max_source_tokens: int | None = None,
-        max_tokens: int = 0,
+        recipe: Recipe,
+        num_pairs: int = 0,
+        directions: Sequence[tuple[str, str]] | None = None,
     ) -> None:
         """Args:
         tokenizer: folder of the tokenizer.
-        cleaning: limits on the numbers of tokens; None: leave out only pairs with a side without tokens.
-        directions: source and target language of each corpus.
-        prefixes: the tag before the sources of each corpus, or "".
-        num_pairs: number of pairs in all blocks.
-        max_source_tokens: the number of tokens to which sources are cut; None: no limit.
-        max_tokens: maximum tokens of each side with its context; 0: no limit.
+        num_pairs: number of pairs in all blocks; 0: decode no target lines as a test.
+        directions: source and target language of other corpora than those of training, from which only pairs with a
+            side without tokens are left out; None: the corpora of data.train.
         """
+        data = recipe.data
+        self._cleaning = recipe.cleaning if directions is None else None
+        self._prefixes = [""] * len(directions or ())
+        if directions is None:
+            directions = [data.direction(entry) for entry in data.train]
+            self._prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in data.train]
         self._tokenizer = loaded = Tokenizer.load(tokenizer)
         self._tokenizers = [loaded.in_direction(target, source) for source, target in directions]
-        self._cleaning = cleaning
-        self._prefixes = prefixes
         self._num_pairs = num_pairs
-        self._max_source_tokens, self._max_tokens = max_source_tokens, max_tokens
+        self._max_source_tokens, self._max_tokens = data.max_source_tokens, recipe.cleaning.max_tokens
         self._types = [id_type(self._tokenizer.vocab_size(side)) for side in SIDES]
         self._context_sides = self._tokenizer.context_sides
         self._separators = [self._tokenizer.separator_id(side) for side in self._context_sides]
@@ -216,7 +212,7 @@ class BlockEncoder:
 
 
 def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], run: Run) -> int:
-    """Return how many pairs without unknown words are in the training data of a run, found by 64-bit keys of their ids.
+    """Return how many pairs without unknown words are in the training data of a run, found by their ids.
 
     Tags and the sentences before do not count: the same pair may have others in training.
 
@@ -224,26 +220,30 @@ def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], ru
         NmtkitError: the run cannot be read, or does not know the languages.
     """
     tokenizer = run.tokenizer()
-    encoder = BlockEncoder(run.tokenizer_folder, None, [""], 0, [direction], run.recipe().data.max_source_tokens)
+    encoder = BlockEncoder(run.tokenizer_folder, run.recipe(), directions=[direction])
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
     block = encoder(TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target))
     sides = list(zip(block.ids, block.lengths, strict=True))
-    keys, data = _keys(_own_text(sides, tokenizer)), PairData(run.train_data)
-    is_known = np.ones(len(block.lengths[0]), bool)
+    is_known = np.ones(len(block.lines), bool)
     for ids, lengths in sides:
         if len(ids):  # ids do not tell unknown words apart
             is_known &= ~np.logical_or.reduceat(ids == UNK, np.cumsum(lengths) - lengths)
-    is_trained = np.zeros(len(keys), bool)
+    known = list(compress(_own_text(sides, tokenizer), is_known))
+    data, trained = PairData(run.train_data), set[tuple[bytes, bytes]]()
     for begin in range(0, len(data), _PAIRS_AT_ONCE):
         indices = np.arange(begin, min(begin + _PAIRS_AT_ONCE, len(data)))
         stored = [data.joined_ids(side, indices) for side in range(2)]
-        is_trained |= np.isin(keys, _keys(_own_text(stored, tokenizer)))
-    return int((is_trained & is_known).sum())
+        trained |= set(known).intersection(_own_text(stored, tokenizer))
+    return sum(pair in trained for pair in known)
 
 
-def _own_text(sides: Sequence[tuple[npt.NDArray, Lengths]], tokenizer: Tokenizer) -> list[tuple[npt.NDArray, Lengths]]:
-    """Return ids and lengths without tags and without the sentences before."""
-    found = []
+def _own_text(sides: Sequence[tuple[npt.NDArray, Lengths]], tokenizer: Tokenizer) -> list[tuple[bytes, bytes]]:
+    """Return the ids of both sides of each pair as bytes, without tags and without the sentences before.
+
+    Args:
+        sides: ids in one row and the lengths of the sentences, of which none is empty.
+    """
+    texts = []
     for side, (ids, lengths) in zip(SIDES, sides, strict=True):
         is_own = np.isin(ids, [*tokenizer.tag_ids], invert=True) if side == "source" else np.ones(len(ids), bool)
         starts = np.cumsum(lengths) - lengths
@@ -251,19 +251,10 @@ def _own_text(sides: Sequence[tuple[npt.NDArray, Lengths]], tokenizer: Tokenizer
             positions = np.arange(len(ids))
             last = np.maximum.reduceat(np.where(ids == tokenizer.separator_id(side), positions, -1), starts)
             is_own &= positions > np.repeat(last, lengths)
-        found.append((ids[is_own], np.add.reduceat(is_own, starts, dtype=np.int64) if len(ids) else lengths))
-    return found
-
-
-def _keys(sides: Sequence[tuple[npt.NDArray, Lengths]]) -> npt.NDArray[np.uint64]:
-    """Return a key of each pair; sides: ids in one row and the lengths of the sentences, of which none is empty."""
-    keys = np.zeros(len(sides[0][1]), np.uint64)
-    for ids, lengths in sides:
-        starts = np.cumsum(lengths) - lengths
-        powers = np.multiply.accumulate(np.full(int(lengths.max(initial=0)), _KEY_BASE))  # modulo 2^64
-        terms = (ids.astype(np.uint64) + np.uint64(1)) * powers[np.arange(len(ids)) - np.repeat(starts, lengths)]
-        keys = keys * (_KEY_BASE + np.uint64(2)) + (np.add.reduceat(terms, starts) if len(ids) else np.uint64(0))
-    return keys
+        ends = np.cumsum(is_own)[starts + lengths - 1] * ids.itemsize
+        text = ids[is_own].tobytes()
+        texts.append([text[begin:end] for begin, end in pairwise([0, *ends.tolist()])])
+    return list(zip(*texts, strict=True))
 
 
 class ShardStatistics:

@@ -138,12 +138,10 @@ def _rule(run: Run, index: int, line: int, corpus: Corpus) -> str | None:
     corpus = task_of(data).training_corpus(corpus)
     raw = zip(*(text.open().raw_lines() for text in (corpus.source, corpus.target)), strict=False)
     lines = next(([source], [target]) for source, target in islice(raw, line - 1, None))
-    directions = [data.direction(entry) for entry in data.train]
-    prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in data.train]
-    examiner = BlockExaminer(data.in_direction(directions[index]), cleaning, frozenset(), frozenset(), False)
+    direction = data.direction(data.train[index])
+    examiner = BlockExaminer(data.in_direction(direction), cleaning, frozenset(), frozenset(), False)
     examined = examiner(RawBlock(line, line - 1, ("source", "target"), *lines))
-    limits = data.max_source_tokens, cleaning.max_tokens
-    encoder = BlockEncoder(run.tokenizer_folder, cleaning, prefixes, 0, directions, *limits)
+    encoder = BlockEncoder(run.tokenizer_folder, recipe)
     encoded = encoder(TextBlock(index, line, 0, bytes(examined.states), *examined.texts))
     return next(iter([*examined.dropped, *encoded.findings.dropped]), "")
 

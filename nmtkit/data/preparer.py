@@ -406,18 +406,13 @@ class Preparer:
         """Write a folder of shards; validation pairs are left out only if a side has no tokens."""
         statistics = ShardStatistics(tokenizer)
         sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-        cleaning, num_sampled, temperature = None, 0, 1.0
-        is_running_text = not self._task.has_source
-        directions = [direction for direction, _ in self._valid_runs]
-        weights, prefixes = [1.0] * len(directions), [""] * len(directions)
+        directions: list[tuple[str, str]] | None = [direction for direction, _ in self._valid_runs]
+        weights, num_sampled, temperature = [1.0] * len(self._valid_runs), 0, 1.0
         if name == "train":
-            cleaning, num_sampled, temperature = self._recipe.cleaning, total, self._data.sampling_temperature
-            directions = [self._data.direction(entry) for entry in self._data.train]
+            directions, num_sampled, temperature = None, total, self._data.sampling_temperature
             weights = [1.0 if isinstance(entry, str) else entry.weight for entry in self._data.train]
-            prefixes = ["" if isinstance(entry, str) else entry.source_prefix for entry in self._data.train]
-        longest = self._data.max_source_tokens
-        limits = longest, self._recipe.cleaning.max_tokens
-        encoder = (folder / "tokenizer", cleaning, prefixes, num_sampled, directions, *limits)
+        is_running_text, longest = not self._task.has_source, self._data.max_source_tokens
+        encoder = (folder / "tokenizer", self._recipe, num_sampled, directions)
         with (
             ShardWriter(folder / name, sizes, weights, temperature, is_running_text=is_running_text) as writer,
             progress(f"encoding {name}", total) as advance,
