@@ -60,6 +60,11 @@ class Project:
         for side, suffix in enumerate(("en", "de")):
             (self.folder / f"{name}.{suffix}").write_bytes(joined([pair[side] for pair in pairs]))
 
+    def entries(self, key: str, *names: str) -> str:
+        """The override by which a key of [data] names corpora."""
+        pairs = (f'{{source="{self.folder}/{name}.en",target="{self.folder}/{name}.de"}}' for name in names)
+        return f"data.{key}=[{','.join(pairs)}]"
+
     def recipe(self, *overrides: str, suffix: str = "") -> Any:
         path = self.folder / "mine.toml"
         path.write_text(
@@ -118,8 +123,7 @@ def test_test_pairs_that_the_first_training_had_are_counted(project: Project, lo
     project.prepare()
     base, project.run = project.run, project.folder / "tuned"
     project.write("train", sentence_pairs(60, seed=3))
-    test = f'data.test=[{{source="{project.folder}/seen.en",target="{project.folder}/seen.de"}}]'
-    project.prepare(test, f'data.tokenizer="{base}"', f'training.init="{base}"')
+    project.prepare(project.entries("test", "seen"), f'data.tokenizer="{base}"', f'training.init="{base}"')
     assert logged.messages == [
         f"3 pairs of the test set seen: also in the training data of {base}; scores of a model that starts from it are "
         "inflated"
@@ -157,15 +161,6 @@ def test_a_size_that_a_given_tokenizer_does_not_have_is_named(
     assert "has no effect" not in caplog.text
     project.prepare(*given, "data.vocab_size=70")
     assert f"data.vocab_size = 70 has no effect: the tokenizer of {base} has 60 entries" in caplog.text
-
-
-def test_a_stored_recipe_that_is_no_text_is_replaced(project: Project) -> None:
-    project.prepare()
-    stored = Run(project.run).recipe_file
-    whole = stored.read_bytes()
-    stored.write_bytes(whole + b"\xff\n")
-    project.prepare()
-    assert stored.read_bytes() == whole
 
 
 def test_pairs_with_unknown_words_are_not_counted_as_trained(project: Project) -> None:
@@ -215,22 +210,14 @@ class TestContent:
         one, two = sentence_pairs(100), [("", ""), *sentence_pairs(30, seed=2)]
         project.write("one", one)
         project.write("two", two)
-        project.prepare(
-            'data.train=[{source="one.en",target="one.de"},{source="two.en",target="two.de"}]'.replace(
-                '="', f'="{project.folder}/'
-            )
-        )
+        project.prepare(project.entries("train", "one", "two"))
         assert PairData(project.run / "data" / "train").lines.tolist() == [*range(1, 101), *range(102, 132)]
 
     def test_test_sets_and_validation_text_are_kept_as_they_came(self, project: Project) -> None:
         text = [("A  tab\tand blanks ", " zwei  Blanks"), ("", ""), ("ﬁ\u2028x", "ß\u0085y")]
         for name in ("valid", "news"):
             project.write(name, text)
-        overrides = [
-            f'data.{key}=[{{source="{project.folder}/{name}.en",target="{project.folder}/{name}.de"}}]'
-            for key, name in (("valid", "valid"), ("test", "news"))
-        ]
-        manifest = project.prepare(*overrides).manifest
+        manifest = project.prepare(project.entries("valid", "valid"), project.entries("test", "news")).manifest
         files = project.data_files()
         for name in ("valid", "test/news"):
             assert files[f"data/{name}.source.txt"] == joined([source for source, _ in text])
@@ -268,19 +255,17 @@ class TestHostileText:
         assert plain["corpora"][0]["carriage_returns_removed"] == {"source": 0, "target": 0}
         assert project.data_files() == files
 
-    @pytest.mark.parametrize("override", ["cleaning.max_characters=5000", "cleaning.max_characters=0"])
-    def test_a_line_of_100000_characters_is_left_out_and_counted(self, project: Project, override: str) -> None:
+    def test_a_line_of_100000_characters_is_left_out_and_counted_unless_there_is_no_limit(
+        self, project: Project
+    ) -> None:
         pairs = sentence_pairs(100)
         pairs.insert(50, ("house " * 16_667, "Haus"))
         project.write("train", pairs)
-        manifest = project.prepare(override).manifest
-        assert manifest["cleaning"]["too_long"] == 1
-        assert PairData(project.run / "data" / "train").lines.tolist() == [*range(1, 51), *range(52, 102)]
-
-    def test_a_line_of_100000_characters_is_kept_where_there_is_no_limit(self, project: Project) -> None:
-        project.write("train", [*sentence_pairs(100), ("house " * 16_667, "Haus")])
+        for limit in ("cleaning.max_characters=5000", "cleaning.max_characters=0"):
+            assert project.prepare(limit).manifest["cleaning"]["too_long"] == 1
+            assert project.training_pairs(pairs) == [*pairs[:50], *pairs[51:]]
         project.prepare("cleaning.max_characters=0", "cleaning.max_tokens=0")
-        assert PairData(project.run / "data" / "train").source_lengths[100] > 16_667
+        assert PairData(project.run / "data" / "train").source_lengths[50] > 16_667
 
     def test_uneven_pairs_are_left_out_where_a_ratio_is_set(self, project: Project) -> None:
         project.write("train", [*sentence_pairs(100), ("the house " * 10, "Haus")])
@@ -316,8 +301,7 @@ class TestWrongInput:
         lines = path.read_bytes().split(b"\n")
         lines[41] = "Müller".encode("latin-1")
         path.write_bytes(b"\n".join(lines))
-        pair = f'{{source="{project.folder}/other.en",target="{project.folder}/other.de"}}'
-        assert f"{path}, line 42: invalid UTF-8" in project.complaint(f"data.{role}=[{pair}]")
+        assert f"{path}, line 42: invalid UTF-8" in project.complaint(project.entries(role, "other"))
         assert not project.run.exists() or list(project.run.iterdir()) == []
 
     def test_a_missing_file_is_named(self, project: Project) -> None:
@@ -326,8 +310,8 @@ class TestWrongInput:
 
     def test_an_empty_test_set_is_named(self, project: Project) -> None:
         project.write("news", [])
-        pair = f'{{source="{project.folder}/news.en",target="{project.folder}/news.de"}}'
-        assert f"{project.folder / 'news.en'}: the test set is empty" in project.complaint(f"data.test=[{pair}]")
+        message = project.complaint(project.entries("test", "news"))
+        assert f"{project.folder / 'news.en'}: the test set is empty" in message
 
     def test_a_corpus_of_which_cleaning_leaves_nothing_is_told_with_the_rules(self, project: Project) -> None:
         assert "too_long: 120" in project.complaint("cleaning.max_characters=3")
@@ -370,19 +354,31 @@ class TestHeldOutPairs:
         random.Random(3).shuffle(pairs)
         return pairs
 
-    def test_exactly_the_asked_number_is_held_out_and_no_copy_of_a_side_stays(self, project: Project) -> None:
+    def test_the_asked_numbers_are_held_out_and_no_copy_of_a_side_stays(self, project: Project) -> None:
         pairs = self.with_copies()
         project.write("train", pairs)
-        manifest = project.prepare("data.valid=25").manifest
-        valid, kept = project.valid_pairs(), project.training_pairs(pairs)
-        assert len(valid) == len(set(valid)) == manifest["pairs"]["valid"] == 25
-        assert set(valid) <= set(pairs)
-        assert {source for source, _ in valid}.isdisjoint(source for source, _ in kept)
-        assert {target for _, target in valid}.isdisjoint(target for _, target in kept)
-        assert manifest["cleaning"]["held_out_copy"] == 300 - 25 - len(kept)
-        assert len(PairData(project.run / "data" / "valid")) == 25
-        untouched = [pair for pair in pairs if not any(pair[side] == held[side] for held in valid for side in (0, 1))]
-        assert Counter(kept) == Counter(untouched)
+        alone = []
+        for num_test in (0, 20):
+            numbers = {"valid": 25, "test/test": 20} if num_test else {"valid": 25}
+            manifest = project.prepare("data.valid=25", *["data.test=20"] * (num_test > 0)).manifest
+            valid, kept = project.valid_pairs(), project.training_pairs(pairs)
+            test = project.tested_pairs() if num_test else []
+            held_out = [*valid, *test]
+            assert manifest["pairs"] == {"train": len(kept), **numbers}
+            assert Run(project.run).test_sets() == ["test"] * (num_test > 0)
+            assert (len(valid), len(test), len(set(held_out))) == (25, num_test, 25 + num_test)
+            assert set(held_out) <= set(pairs)
+            for side in (0, 1):
+                assert {pair[side] for pair in valid}.isdisjoint(pair[side] for pair in (*test, *kept))
+                assert {pair[side] for pair in test}.isdisjoint(pair[side] for pair in kept)
+            assert manifest["cleaning"]["held_out_copy"] == 300 - len(held_out) - len(kept)
+            assert len(PairData(project.run / "data" / "valid")) == 25
+            untouched = [
+                pair for pair in pairs if not any(pair[side] == held[side] for held in held_out for side in (0, 1))
+            ]
+            assert Counter(kept) == Counter(untouched)
+            alone = alone or valid
+            assert valid == alone  # which does not depend on the test set
 
     def test_no_copy_stays_that_differs_only_in_what_is_normalised(self, project: Project) -> None:
         pairs = sentence_pairs(80)
@@ -402,8 +398,11 @@ class TestHeldOutPairs:
         assert chosen[0] == chosen[1] == chosen[2]
 
     def test_all_different_pairs_but_one_can_be_held_out(self, project: Project) -> None:
-        assert project.prepare("data.valid=60").manifest["pairs"] == {"train": 60, "valid": 60}
-        assert "hold only 120 different pairs" in project.complaint("data.valid=121")
+        project.write("train", sentence_pairs(120) * 2)
+        assert project.prepare("data.valid=60").manifest["pairs"] == {"train": 120, "valid": 60}
+        assert "data.valid = 121: the training corpora hold only 120 different pairs" in project.complaint(
+            "data.valid=121"
+        )
         assert "data.valid = 120: at most 119 different pairs" in project.complaint("data.valid=120")
 
     def test_no_pair_of_too_many_words_is_held_out(self, project: Project) -> None:
@@ -414,12 +413,6 @@ class TestHeldOutPairs:
         assert {*project.valid_pairs(), *project.tested_pairs()} <= set(sentence_pairs(60))
         assert manifest["pairs"] == {"train": 20, "valid": 20, "test/test": 20}
         assert "hold only 60 different pairs" in project.complaint("data.valid=61", *limits)
-
-    def test_copies_do_not_count_towards_the_number(self, project: Project) -> None:
-        project.write("train", sentence_pairs(60) * 2)
-        message = project.complaint("data.valid=61")
-        assert "data.valid = 61" in message
-        assert "only 60 different pairs" in message
 
     def test_subwords_are_learned_without_the_held_out_pairs(self, project: Project) -> None:
         marks = [chr(0x4E00 + number) for number in range(120)]
@@ -434,34 +427,10 @@ class TestHeldOutPairs:
 
 
 class TestHeldOutTestSet:
-    def test_it_is_disjoint_from_validation_and_no_copy_of_a_side_stays(self, project: Project) -> None:
-        pairs = TestHeldOutPairs.with_copies()
-        project.write("train", pairs)
-        manifest = project.prepare("data.valid=15", "data.test=20").manifest
-        valid, test, kept = project.valid_pairs(), project.tested_pairs(), project.training_pairs(pairs)
-        assert Run(project.run).test_sets() == ["test"]
-        assert manifest["pairs"] == {"train": len(kept), "valid": 15, "test/test": 20}
-        assert len(set(test)) == 20
-        assert set(test) <= set(pairs)
-        for side in (0, 1):
-            assert {pair[side] for pair in test}.isdisjoint(pair[side] for pair in (*valid, *kept))
-        assert manifest["cleaning"]["held_out_copy"] == 300 - 35 - len(kept)
-        untouched = [
-            pair for pair in pairs if not any(pair[side] == held[side] for held in (*valid, *test) for side in (0, 1))
-        ]
-        assert Counter(kept) == Counter(untouched)
-
-    def test_it_changes_no_validation_pair(self, project: Project) -> None:
-        project.write("train", TestHeldOutPairs.with_copies())
-        project.prepare("data.valid=15")
-        alone = project.valid_pairs()
-        project.prepare("data.valid=15", "data.test=20")
-        assert project.valid_pairs() == alone
-
     def test_it_has_no_side_of_a_validation_corpus(self, project: Project) -> None:
         pairs = sentence_pairs(120)
         project.write("valid", [(f"{source} ", "other") for source, _ in pairs[:110]])
-        valid = f'data.valid=[{{source="{project.folder}/valid.en",target="{project.folder}/valid.de"}}]'
+        valid = project.entries("valid", "valid")
         project.prepare(valid, "data.test=10")
         assert sorted(project.tested_pairs()) == sorted(pairs[110:])
         assert "only 10 different pairs after cleaning that share no side with a validation pair" in project.complaint(
@@ -470,9 +439,7 @@ class TestHeldOutTestSet:
 
     def test_it_needs_no_validation_and_comes_from_all_corpora(self, project: Project) -> None:
         project.write("more", sentence_pairs(100, seed=5))
-        both = [f'{{source="{project.folder}/{name}.en",target="{project.folder}/{name}.de"}}'
-                for name in ("train", "more")]  # fmt: skip
-        project.prepare(f"data.train=[{','.join(both)}]", "data.test=60")
+        project.prepare(project.entries("train", "train", "more"), "data.test=60")
         test = set(project.tested_pairs())
         assert len(test & set(sentence_pairs(120))) > 10
         assert len(test & set(sentence_pairs(100, seed=5))) > 10
@@ -499,17 +466,16 @@ class TestHeldOutTestSet:
 
 class TestAgain:
     def test_nothing_is_done_where_nothing_has_changed(self, project: Project) -> None:
+        def state() -> dict[Path, tuple[int, bytes]]:
+            files = (path for path in project.run.rglob("*") if path.is_file())
+            return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
         first = project.prepare("data.valid=10")
-        before = {
-            path: (path.stat().st_mtime_ns, path.read_bytes()) for path in project.run.rglob("*") if path.is_file()
-        }
+        before = state()
         second = project.prepare("data.valid=10")
-        after = {
-            path: (path.stat().st_mtime_ns, path.read_bytes()) for path in project.run.rglob("*") if path.is_file()
-        }
         assert (first.is_new, second.is_new) == (True, False)
         assert second.manifest == first.manifest
-        assert after == before
+        assert state() == before
 
     @pytest.mark.parametrize("override", ["data.vocab_size=91", "cleaning.max_tokens=20", "data.normalize=[]"])
     def test_a_changed_setting_prepares_anew(self, project: Project, override: str) -> None:
@@ -557,19 +523,19 @@ class TestAgain:
         project.prepare()
         assert not leftover.exists()
 
-    def test_the_stored_recipe_is_made_again_where_a_kill_came_before_it(self, project: Project) -> None:
+    def test_the_stored_recipe_is_written_where_a_kill_came_before_it_or_it_is_damaged(self, project: Project) -> None:
+        stored = Run(project.run).recipe_file
         project.prepare()
-        (project.run / "recipe.toml").unlink()
-        project.prepare()
-        assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe()
-
-    def test_the_stored_recipe_is_brought_up_to_date_where_a_kill_came_before_it(self, project: Project) -> None:
-        project.prepare()
-        old = (project.run / "recipe.toml").read_bytes()
+        old = stored.read_bytes()
         project.prepare("data.vocab_size=91")
-        (project.run / "recipe.toml").write_bytes(old)
-        project.prepare("data.vocab_size=91")
-        assert stored_recipe(project.run / "recipe.toml", "mine").data.vocab_size == 91
+        whole = stored.read_bytes()
+        for content in (None, old, whole + b"\xff\n"):
+            stored.unlink()
+            if content is not None:
+                stored.write_bytes(content)
+            project.prepare("data.vocab_size=91")
+            assert stored.read_bytes() == whole
+            assert stored_recipe(stored, "mine") == project.recipe("data.vocab_size=91")
 
     def test_a_run_goes_on_when_its_corpora_have_moved(self, project: Project, tmp_path: Path) -> None:
         project.prepare()
@@ -586,8 +552,7 @@ class TestReproducibility:
         for number, project in enumerate(projects, start=1):
             for name in ("train", "news"):
                 project.write(name, sentence_pairs(120))
-            test = f'data.test=[{{source="{project.folder}/news.en",target="{project.folder}/news.de"}}]'
-            project.prepare("data.valid=10", test, workers=number)
+            project.prepare("data.valid=10", project.entries("test", "news"), workers=number)
         files = [project.data_files() for project in projects]
         assert files[0] == files[1]
         assert len(files[0]) == 24
