@@ -23,6 +23,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.run import LOCK_NAME, Run
+from tests import conftest
 
 WORDS = ["tree", "house", "sees", "old", "new", "dog", "green", "never", "always", "and"]
 SETTINGS = ["data.valid=7", "cleaning.duplicate_pair=drop", "cleaning.html_entity=fix", "cleaning.max_tokens=40"]
@@ -87,10 +88,8 @@ def _prepare(recipe: str, run: Path, messages: Path, operations: float, file_lim
 
 def contents(run: Path) -> dict[str, bytes]:
     """All files of a run; of the manifest what neither path nor time decides."""
-    found = {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
     manifest = read_json(run / "data" / "manifest.json")
-    found["data/manifest.json"] = repr({**manifest, "seconds": 0}).encode()
-    return found
+    return {**conftest.contents(run), "data/manifest.json": repr({**manifest, "seconds": 0}).encode()}
 
 
 @pytest.fixture(scope="module")
