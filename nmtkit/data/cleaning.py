@@ -295,9 +295,7 @@ class BlockExaminer:
         self._valid, self._test = valid_keys, test_keys
         self._check_only = check_only
         self._holds_out = bool(data.held_out) and not check_only
-        self._has_labels = data.has_labels
         self._data = data
-        self._is_translation = data.task_name == "translation"
         self._errors = utf8_errors(cleaning, check_only=check_only)
         ratio = cleaning.max_ratio or (float("inf") if data.has_fields else 0.0)  # a summary is always shorter
         # A ratio of tokens is checked once subwords are cut, which does not happen in a check.
@@ -305,7 +303,6 @@ class BlockExaminer:
         self._examiner = PairExaminer(data, cleaning, by_characters)
 
     def __call__(self, block: RawBlock) -> ExaminedBlock:
-        """Examine and clean a block."""
         result = ExaminedBlock()
         data, sides = self._data, block.readers(self._errors)
         source, target = sides
@@ -350,14 +347,14 @@ class BlockExaminer:
                         cleaned = self._apply(new, number, *cleaned, result) if new else cleaned
                 if cleaned is not None and not self._check_only:
                     state |= SPOOLED
-                    if rules and not self._has_labels and self._examiner.is_too_long(*cleaned):
+                    if rules and not data.has_labels and self._examiner.is_too_long(*cleaned):
                         state |= TOO_MANY_WORDS
                     kept.append((number, *cleaned))
                 result.states.append(state)
         except DataError as error:  # not raised, so that the findings before it are counted first
             result.fault = str(error)
         result.words = Counter(words[0]), Counter(words[1])
-        if self._is_translation:
+        if data.task_name == "translation":
             for begin in range(0, len(lengths[0]), ALIGNED_PAIRS):
                 if are_unrelated(*(of_side[begin : begin + ALIGNED_PAIRS] for of_side in lengths)):
                     result.unrelated.append(block.first + begin)

@@ -85,7 +85,6 @@ class BlockEncoder:
         self._separators = [self._tokenizer.separator_id(side) for side in self._context_sides]
 
     def __call__(self, block: TextBlock) -> EncodedBlock:
-        """Encode a block."""
         self._tokenizer = self._tokenizers[block.corpus]
         pairs = list(block.pairs())
         texts, encoded, sources = self._encode(block.corpus, pairs)

@@ -115,7 +115,6 @@ def _started(
 
 
 def _results(processes: dict[Connection, Any], tasks: Iterator[Any]) -> Iterator[Any]:
-    """Yield the result of each task, in order."""
     idle, busy = list(processes), dict[Connection, int]()
     results = dict[int, Any]()
     num_sent = num_yielded = 0
@@ -171,7 +170,6 @@ def _blocked(signals: set[signal.Signals]) -> Iterator[None]:
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for the duration of a `with` block."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:

@@ -157,13 +157,13 @@ class ShardWriter:
             file.close()
         if kind is None:
             self.weights = tempered(self.weights, self._sizes, self._temperature)
-            parts = [Part(*part) for part in zip(self._pairs_of, self.weights, strict=True)]
+            corpora = zip(self._pairs_of, self.weights, strict=True)
             description = {
                 "format": FORMAT,
                 "pairs": self.num_pairs,
                 "types": {side: self._types[index].str for index, side in enumerate(SIDES)},
                 "tokens": dict(zip(SIDES, self._ends, strict=True)),
-                "corpora": [{"pairs": part.pairs, "weight": part.weight} for part in parts],
+                "corpora": [{"pairs": pairs, "weight": weight} for pairs, weight in corpora],
             }
             write_json(self._folder / "shards.json", description)
 
