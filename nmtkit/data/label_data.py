@@ -44,13 +44,11 @@ class LabelData(PairData):
             self._values = np.array([int(label) - 1 for label in tokenizer.labels], np.int64)
 
     def own_batch(self, chosen: Indices) -> LabelBatch:
-        return label_batch(*self.joined_ids(0, chosen), self.extract_id, self.labels(chosen))
-
-    def labels(self, examples: Indices) -> npt.NDArray:
-        """Return the label of each of these examples as a batch has it, see `LabelBatch.labels`."""
         # A vocabulary of labels begins with the special pieces, too.
-        labels = self.joined_ids(1, examples)[0].astype(np.int64) - len(SPECIAL_PIECES)
-        return labels if self._values is None else self._values[labels]
+        labels: npt.NDArray = self.joined_ids(1, chosen)[0].astype(np.int64) - len(SPECIAL_PIECES)
+        if self._values is not None:
+            labels = self._values[labels]
+        return label_batch(*self.joined_ids(0, chosen), self.extract_id, labels)
 
     def sequence_lengths(self, examples: Indices) -> tuple[Lengths, Lengths]:
         rows = self.rows[examples]
