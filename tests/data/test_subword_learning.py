@@ -18,8 +18,8 @@ from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
+from tests.data.test_preparation import Pair, Project
 
-Pair = tuple[str, str]
 LINES = [f"It's the {word} of no. {number}, (said “Mr. {word}”)." for number in range(30) for word in ("Cat", "house")]
 PAIRS = [(line, line.replace("the", "das").replace("of", "von")) for line in LINES]
 
@@ -28,15 +28,12 @@ PAIRS = [(line, line.replace("the", "das").replace("of", "von")) for line in LIN
 def prepared(tmp_path: Path) -> Callable[..., Path]:
     """Prepares pairs with settings of [data] and gives the run."""
 
+    project = Project(tmp_path)
+
     def prepare_pairs(pairs: list[Pair], *overrides: str) -> Path:
-        for side, name in enumerate(("train.en", "train.de")):
-            (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-        (tmp_path / "mine.toml").write_text(
-            '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 60\n'
-            'train = [{ source = "train.en", target = "train.de" }]\n'
-        )
-        prepare(load_recipe(str(tmp_path / "mine.toml"), overrides), tmp_path / "run", workers=1)
-        return tmp_path / "run"
+        project.write("train", pairs)
+        project.prepare("data.vocab_size=60", *overrides)
+        return project.run
 
     return prepare_pairs
 
