@@ -60,11 +60,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "[decoding]\naverage_last = 2\nbeam = 2\nmax_length = 30\n",
         encoding="utf-8",
     )
+    decoder = (
+        "[training]\nmax_steps = 2\nsequences_per_update = 8\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n"
+        '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 1\n'
+    )
     (folder / "text.toml").write_text(
         '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "train.en" }]\n'
-        'valid = [{ text = "valid.en" }]\nsubwords = "characters"\nsequence_length = 8\n'
-        '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 1\n'
-        "[training]\nmax_steps = 2\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n",
+        'valid = [{ text = "valid.en" }]\nsubwords = "characters"\nsequence_length = 8\n' + decoder,
         encoding="utf-8",
     )
     for part in ("train", "valid", "test"):
@@ -73,15 +75,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (folder / "label.toml").write_text(
         '[data]\ntask = "label"\nsource_language = "en"\ntrain = [{ source = "train.en", target = "train.label" }]\n'
         'valid = [{ source = "valid.en", target = "valid.label" }]\nsubwords = "characters"\nsequence_length = 16\n'
-        '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 1\n'
-        "[training]\nmax_steps = 2\nsequences_per_update = 16\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n",
+        + decoder,
         encoding="utf-8",
     )
-    actions = (
-        '[model]\narchitecture = "decoder"\ndecoder_layers = 1\nd_model = 8\nd_ff = 8\nnum_heads = 1\n'
-        'positions = "learned"\nmax_positions = 10\n'
-        "[training]\nmax_steps = 2\nsequences_per_update = 8\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n"
-    )
+    actions = decoder + 'positions = "learned"\nmax_positions = 10\n'
     (folder / "play.toml").write_text(
         '[data]\ntask = "trajectories"\nenvironment = "graph"\nepisodes = 60\nsequence_length = 10\n' + actions,
         encoding="utf-8",
