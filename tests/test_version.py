@@ -12,6 +12,7 @@ from nmtkit.versions import nmtkit_version, release, versions
 from tests.conftest import TinyProject
 
 NUMBER = importlib.metadata.version("nmtkit")
+version_of = nmtkit_version.__wrapped__  # without the cache
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -34,48 +35,39 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def anew() -> None:
-    nmtkit_version.cache_clear()
-
-
 def test_a_checkout_names_its_commit_and_that_files_were_changed(checkout: Path) -> None:
     commit = git(checkout, "rev-parse", "--short=7", "HEAD")
-    assert nmtkit_version(checkout) == f"{NUMBER}+g{commit}"
-    nmtkit_version.cache_clear()
+    assert version_of(checkout) == f"{NUMBER}+g{commit}"
     (checkout / "new").write_text("not in the repository")
-    assert nmtkit_version(checkout) == f"{NUMBER}+g{commit}"
-    nmtkit_version.cache_clear()
+    assert version_of(checkout) == f"{NUMBER}+g{commit}"
     (checkout / "pyproject.toml").write_text('[project]\nname = "nmtkit"\nversion = "2"\n')
-    assert nmtkit_version(checkout) == f"{NUMBER}+g{commit}.dirty"
+    assert version_of(checkout) == f"{NUMBER}+g{commit}.dirty"
 
 
 def test_a_tag_is_not_in_the_place_of_the_commit(checkout: Path) -> None:
     git(checkout, "tag", "v9")
-    assert nmtkit_version(checkout) == f"{NUMBER}+g{git(checkout, 'rev-parse', '--short=7', 'HEAD')}"
+    assert version_of(checkout) == f"{NUMBER}+g{git(checkout, 'rev-parse', '--short=7', 'HEAD')}"
 
 
 def test_a_worktree_is_a_checkout(checkout: Path, tmp_path: Path) -> None:
     git(checkout, "worktree", "add", "--quiet", str(tmp_path / "other"))
-    assert nmtkit_version(tmp_path / "other") == nmtkit_version(checkout) != NUMBER
+    assert version_of(tmp_path / "other") == version_of(checkout) != NUMBER
 
 
 def test_a_package_inside_another_repository_has_no_commit(checkout: Path) -> None:
     packages = checkout / ".venv" / "lib" / "site-packages"
     packages.mkdir(parents=True)
-    assert nmtkit_version(packages) == NUMBER
-    nmtkit_version.cache_clear()
+    assert version_of(packages) == NUMBER
     (checkout / "pyproject.toml").write_text('[project]\nname = "another"\ndependencies = ["nmtkit"]\n')
-    assert nmtkit_version(checkout) == NUMBER
+    assert version_of(checkout) == NUMBER
 
 
 def test_without_git_there_is_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
-        assert nmtkit_version(checkout) == NUMBER
-    nmtkit_version.cache_clear()
+        assert version_of(checkout) == NUMBER
     (checkout / ".git" / "HEAD").write_text("damaged")
-    assert nmtkit_version(checkout) == NUMBER
+    assert version_of(checkout) == NUMBER
 
 
 def test_a_package_that_is_not_installed_has_no_number(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +76,15 @@ def test_a_package_that_is_not_installed_has_no_number(checkout: Path, monkeypat
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert release() == "unknown"
-    assert nmtkit_version(checkout).startswith("unknown+g")
+    assert version_of(checkout).startswith("unknown+g")
 
 
 def test_the_repository_of_a_hook_is_not_taken_for_it(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = nmtkit_version(checkout)
-    nmtkit_version.cache_clear()
+    expected = version_of(checkout)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    assert nmtkit_version(checkout) == expected != NUMBER
+    assert version_of(checkout) == expected != NUMBER
 
 
 def test_what_is_written_names_the_commit(tiny: TinyProject, run: Path) -> None:
