@@ -24,6 +24,7 @@ from nmtkit.run import Run, find_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from tests.conftest import message_of
+from tests.export.foreign_folders import changed_json
 
 TINY = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2}
 
@@ -192,22 +193,8 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
-def edit_description(key: str, value: object) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        description = json.loads((folder / "model.json").read_text())
-        description[key] = value
-        (folder / "model.json").write_text(json.dumps(description))
-
-    return damage
-
-
-def without(key: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        description = json.loads((folder / "model.json").read_text())
-        del description[key]
-        (folder / "model.json").write_text(json.dumps(description))
-
-    return damage
+def edit_description(**changes: object) -> Callable[[Path], None]:
+    return lambda folder: changed_json(folder / "model.json", **changes)
 
 
 def overwrite(name: str, content: bytes) -> Callable[[Path], None]:
@@ -227,7 +214,7 @@ def foreign_weights(folder: Path) -> None:
 def fewer_entries(folder: Path) -> None:
     model = Transformer(ModelConfig.model_validate(TINY), 6, 6)
     save_model(folder, model.state_dict(), model.config, TOKENIZER, DecodingConfig(), {})
-    edit_description("vocab_sizes", {"source": 6, "target": 6})(folder)
+    edit_description(vocab_sizes={"source": 6, "target": 6})(folder)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +227,11 @@ def fewer_entries(folder: Path) -> None:
         (foreign_weights, "do not belong"),
         (remove("model.json"), "not a model folder"),
         (cut("model.json", 0.5), "damaged"),
-        (edit_description("format", 99), "format 1"),
-        (edit_description("model", {"d_model": 0}), "damaged"),
-        (edit_description("decoding", {"beams": 4}), "damaged"),
-        (edit_description("vocab_sizes", {}), "damaged"),
-        (edit_description("vocab_sizes", {"source": 3, "target": 8}), "source: not the size of a vocabulary"),
+        (edit_description(format=99), "format 1"),
+        (edit_description(model={"d_model": 0}), "damaged"),
+        (edit_description(decoding={"beams": 4}), "damaged"),
+        (edit_description(vocab_sizes={}), "damaged"),
+        (edit_description(vocab_sizes={"source": 3, "target": 8}), "source: not the size of a vocabulary"),
         (fewer_entries, "the tokenizer does not have as many entries as model.json states"),
         (remove("tokenizer/tokenizer.json"), "there is no tokenizer"),
         (remove("tokenizer/joint.vocab"), "no such file"),
@@ -259,11 +246,11 @@ def fewer_entries(folder: Path) -> None:
         (overwrite("provenance.json", b'{"files": []}'), "damaged"),
         (overwrite("provenance.json", b"{}"), "damaged"),
         (overwrite("model.json", b'{"format": 1}'), "damaged"),
-        (edit_description("tokenizer_sha256", None), "tokenizer_sha256 is null"),
-        (edit_description("vocab_sizes", [9, 9]), "damaged"),
-        (edit_description("model", {**TINY, "num_heads": 4}), r"model\.json: damaged \(it does not match"),
-        (edit_description("decoding", {"beam": 3}), r"model\.json: damaged \(it does not match"),
-        (without("tokenizer_sha256"), "damaged"),
+        (edit_description(tokenizer_sha256=0), "tokenizer_sha256 is the number 0"),
+        (edit_description(vocab_sizes=[9, 9]), "damaged"),
+        (edit_description(model={**TINY, "num_heads": 4}), r"model\.json: damaged \(it does not match"),
+        (edit_description(decoding={"beam": 3}), r"model\.json: damaged \(it does not match"),
+        (edit_description(tokenizer_sha256=None), "tokenizer_sha256 is missing"),
     ],
 )
 def test_a_damaged_model_folder_is_refused_in_one_line_that_names_it(
