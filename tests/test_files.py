@@ -252,15 +252,6 @@ class TestAtomicWrites:
         assert names_in(tmp_path) == ["folder"]
         assert (path / "file").read_text() == "old"
 
-    def test_without_a_swap_the_new_folder_replaces_the_old_one_too(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(files, "exchange", lambda one, other: False)
-        self.folder_with(tmp_path / "folder", "old")
-        self.folder_with(tmp_path / "folder", "new")
-        assert names_in(tmp_path) == ["folder"]
-        assert (tmp_path / "folder" / "file").read_text() == "new"
-
     def test_a_folder_that_cannot_be_renamed_is_replaced_and_removed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
