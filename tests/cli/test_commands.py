@@ -153,38 +153,6 @@ class TestHelp:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("nonsense", "nonsense"),
-        ("prepare", "RECIPE"),
-        ("prepare quickstart --nonsense", "--nonsense"),
-        ("prepare quickstart --workers 0", "--workers"),
-        ("train quickstart --processes none", "--processes"),
-        ("train quickstart --device tpu", "'--device': 'tpu' is not one of 'auto', 'cpu', 'cuda', 'mps'"),
-        ("train quickstart --tracker paper", "'--tracker': 'paper' is not one of 'tensorboard', 'wandb'"),
-        ("run quickstart --tracker paper", "'paper' is not one of 'tensorboard', 'wandb'"),
-        ("average runs/x --last 2 --best 2", "give --last or --best, not both"),
-        ("average runs/x --last 0", "--last"),
-        ("translate", "MODEL"),
-        ("translate m --beam 0", "--beam"),
-        ("translate m --alpha -1", "--alpha"),
-        ("translate m --length-penalty nonsense", "--length-penalty"),
-        ("translate m --batch-size 1 --batch-tokens 1", "--batch-size or --batch-tokens, not both"),
-        ("score", "--hypothesis"),
-        ("score --hypothesis a", "--reference"),
-        ("score runs/x --hypothesis a --reference b", "RUN"),
-        ("score runs/x --metric ter", "--hypothesis"),
-        ("score --hypothesis a --reference b --text raw", "'--text': 'raw' is not one of 'plain', 'tokenized'"),
-    ],
-)
-def test_wrong_usage_exits_with_2_and_names_the_option(arguments: str, told: str) -> None:
-    outcome = run_command(*arguments.split())
-    assert (outcome.code, outcome.out) == (2, "")
-    assert told in " ".join(outcome.err.split())
-    assert "Traceback" not in outcome.err
-
-
-@pytest.mark.parametrize(
     ("words", "completions"),
     [
         ("nmtkit tra", ["train", "translate"]),

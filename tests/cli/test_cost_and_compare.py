@@ -154,19 +154,8 @@ def test_the_table_of_devices_has_rates_and_sources() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ([], 2, "give a RECIPE or a RUN"),
         (["wmt14-en-de-base", "--device-type", "h20"], 1, "--device-type h20: not in the table; did you mean h200?"),
         (["no-such-recipe"], 1, "no recipe 'no-such-recipe'"),
-        (["wmt14-en-de-base", "--devices", "0"], 2, "--devices"),
-        (["wmt14-en-de-base", "--mfu", "1.5"], 2, "--mfu"),
-        (["wmt14-en-de-base", "--devices", "100001"], 2, "--devices"),
-        (["wmt14-en-de-base", "--rate", "inf"], 2, "--rate"),
-        (["wmt14-en-de-base", "--rate", "1", "--threads", "1"], 2, "--threads is for a measurement on this machine"),
-        (["wmt14-en-de-base", "--device-type", "h200", "--threads", "1"], 2, "--threads is for a measurement"),
-        (["wmt14-en-de-base", "--rate", "nan"], 2, "--rate"),
-        (["wmt14-en-de-base", "--list-devices"], 2, "--list-devices cannot be combined"),
-        (["--list-devices", "--json", "devices.json"], 2, "--list-devices cannot be combined"),
-        (["--list-devices", "--devices", "2"], 2, "--list-devices cannot be combined"),
         (["{run}/recipe.toml", "--json", "{run}/recipe.toml"], 2, "is also the file of the recipe"),
         (["{run}/data"], 1, "data: this is a folder, not a recipe; it is not a run either (no recipe.toml)"),
         (["{run}", "--set", "training.seed=2"], 2, "a RUN has its own recipe"),
@@ -374,16 +363,6 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path, mon
     code, out, _ = run_command("compare", "a/mine", "b/mine", "--metric", "chrf2", "--trials", 20)
     assert code == 0
     assert cells(out, "what") == ["what", "a/mine", "b/mine"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [(["{base}"], 2, "at least two runs"), (["{base}", "{base}", "--paired", "dice"], 2, "is not one of 'bootstrap'")],
-)
-def test_wrong_usage_is_told(base: Path, arguments: list[str], code: int, told: str) -> None:
-    found, _, err = run_command("compare", *(argument.replace("{base}", str(base)) for argument in arguments))
-    assert found == code
-    assert told in " ".join(err.replace("│", " ").split())
 
 
 def test_a_translation_that_does_not_come_from_the_recipe_is_named(base: Path, better: Path) -> None:

@@ -89,8 +89,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl"]
 
 
-def test_wrong_usage(examples: Path) -> None:
-    assert run_command("extract", "--input", examples, "--length", 3, "--target-length").code == 2
-    assert run_command("extract", "--input", examples, "--method", "best").code == 2
+def test_examples_are_not_written_over(examples: Path) -> None:
     assert run_command("extract", "--input", examples, "--output", examples).code == 2
     assert json.loads(examples.read_text(encoding="utf-8").splitlines()[0]) == EXAMPLES[0]

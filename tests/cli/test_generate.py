@@ -67,20 +67,6 @@ def test_a_beam_searches_within_one_sequence(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--prompt", "a", "--prompt-file", "x"], "--prompt or --prompt-file, not both"),
-        (["--beam", 2, "--number", 3], "3 texts need a beam of at least 3, not 2"),
-        (["--beam", 2, "--top-k", 3], "--top-k: has no effect with --beam"),
-    ],
-)
-def test_contradicting_options_are_wrong_usage(model: Path, options: list[object], message: str) -> None:
-    outcome = run_command("generate", model, *options)
-    assert outcome.code == 2
-    assert message in " ".join(outcome.err.split())
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["translate", "MODEL", "--input", "text.txt"], "use `nmtkit generate`"),

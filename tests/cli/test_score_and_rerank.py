@@ -233,29 +233,6 @@ class TestScore:
         options = {"batch_tokens": 99, "max_tokens": 88, "first_line": 1}
         assert asked == [([model, other], "cpu", "float32", "de", None), options]
 
-    @pytest.mark.parametrize(
-        ("arguments", "told"),
-        [
-            ("--model m --source a", "--hypothesis"),
-            ("--model m", "--model needs one --hypothesis"),
-            ("--model m --hypothesis a --tokens", "without --source"),
-            ("runs/x --model m --source a --hypothesis b", "leave out RUN"),
-            ("--model m --source a --hypothesis b --reference c", "--reference"),
-            ("--model m --source a --hypothesis b --metric ter", "metrics"),
-            ("--model m --source a --hypothesis b --json c", "metrics"),
-            ("--model m --source a --hypothesis b --format xml", "'tsv', 'jsonl'"),
-            ("--model m --source a --hypothesis b --precision fp8", "'float64', 'float32'"),
-            ("--hypothesis a --reference b --tokens", "--model"),
-            ("--hypothesis a --reference b --output c", "--model"),
-            ("--hypothesis a --reference b --device cpu", "RUN, --model or --comet"),
-            ("--hypothesis a --reference b --threads 1", "RUN, --model or --comet"),
-        ],
-    )
-    def test_options_that_do_not_belong_together_are_wrong_usage(self, arguments: str, told: str) -> None:
-        outcome = nmtkit("score", *arguments.split(), threads=None)
-        assert (outcome.code, outcome.out) == (2, b"")
-        assert told in " ".join(outcome.err.split())
-
 
 def lists_of(model: Path, sources: list[str]) -> list[dict[str, Any]]:
     """N-best lists of a model's translations and the references, as `translate --json` writes them."""
@@ -476,20 +453,3 @@ class TestRerank:
         assert outcome.err.startswith("error: stdin, line 3: not valid JSON")
         assert outcome.err.count("\n") == 1
         assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize(
-        ("arguments", "told"),
-        [
-            ("", "--model"),
-            ("--model a --model b --model c --weight 1 --weight 2", "--model is given 3 times, but --weight 2 times"),
-            ("--model a --weight nan", "--weight"),
-            ("--model a --original-weight inf", "--original-weight"),
-            ("--model a --length-penalty nonsense", "'wu', 'length', 'none'"),
-            ("--model a --alpha -1", "--alpha"),
-            ("--model a --alpha 1000", "--alpha"),
-        ],
-    )
-    def test_wrong_usage_exits_with_2(self, arguments: str, told: str) -> None:
-        outcome = nmtkit("rerank", *arguments.split())
-        assert (outcome.code, outcome.out) == (2, b"")
-        assert told in " ".join(outcome.err.split())

@@ -372,46 +372,6 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: lis
     assert [path for path in folder.iterdir() if TEMPORARY_MARK in path.name] == []
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ("--hypothesis a", "--hypothesis together"),
-        ("--hypothesis a --reference b --test-set c --source-language en --target-language de", "together"),
-        ("--hypothesis a --test-set c --target-language de", "--source-language and --target-language"),
-        ("--hypothesis a --test-set c --source d --source-language en --target-language de", "leave out --source"),
-        ("--hypothesis a --reference b --source-language en", "needs --test-set"),
-        ("--hypothesis a --reference b --paired bootstrap", "at least twice"),
-        ("--hypothesis a --hypothesis c --reference b --paired t-test", "'bootstrap', 'randomization'"),
-        ("--hypothesis a --reference b --trials 9", "needs --paired"),
-        ("--hypothesis a --reference b --comet m", "--comet needs --source"),
-        ("--hypothesis a --reference b --source c --comet m --text tokenized", "--text plain"),
-        ("--hypothesis a --reference b --device cpu", "--model or --comet"),
-        ("--hypothesis a --reference b --confidence 1", "at least 2 resamples"),
-        ("--hypothesis a --reference b --mirror m", "needs --test-set"),
-        ("runs/x --mirror m", "needs --test-set"),
-        ("--hypothesis a --reference b --target-language Deutsch", "'Deutsch' is no language code"),
-        ("--hypothesis a --reference b --metric evalb --target-language de", "no effect on --metric evalb"),
-        ("--hypothesis a --reference b --metric labels --target-language de", "no effect on --metric labels"),
-        ("--hypothesis a --reference b --json a", "a is also the file of --hypothesis"),
-        ("--hypothesis a --reference b --json -", "for --json: - is no file name here; for stdout give /dev/stdout"),
-        ("--hypothesis - --reference b", "for --hypothesis: - is no file name here; for stdin give /dev/stdin"),
-        ("--hypothesis a --reference b --sentences ./b", "b is also the file of --reference"),
-        ("--hypothesis a --reference b --source c --json c", "c is also the file of --source"),
-        ("--hypothesis a --reference b --json d --sentences d", "d is also the file of --json"),
-        ("--model m --source a --hypothesis b --output b", "b is also the file of --hypothesis"),
-        ("runs/x --paired bootstrap", "a RUN has its own files"),
-        ("runs/x --sentences f", "a RUN has its own files"),
-        ("--model m --source a --hypothesis b --hypothesis c", "one --hypothesis"),
-        ("--model m --source a --hypothesis b --comet c", "options of the metrics"),
-        ("--model m --source a --hypothesis b --confidence 9", "options of the metrics"),
-    ],
-)
-def test_options_that_do_not_belong_together_are_wrong_usage(wrong: str, told: str) -> None:
-    outcome = run_command("score", *wrong.split())
-    assert (outcome.code, outcome.out) == (2, "")
-    assert told in " ".join(outcome.err.split())
-
-
 def test_a_name_in_other_capitals_may_be_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "Text").write_text("a\n")
     os.link(tmp_path / "Text", tmp_path / "text")  # as on a file system for which capitals make no difference

@@ -258,25 +258,6 @@ class TestOptions:
         assert sizes == [12]
 
     @pytest.mark.parametrize(
-        "options",
-        [
-            ["--temperature", "0.5"], ["--top-k", "3"], ["--top-p", "0.5"], ["--seed", "1"],
-            ["--mbr-metric", "chrf2"], ["--sample", "--mbr-metric", "chrf2"],
-            ["--sample", "--beam", "4"], ["--mbr", "4", "--beam", "4"], ["--mbr", "4", "--sample"],
-            ["--sample", "--temperature", "nan"], ["--sample", "--top-p", "nan"],
-            ["--max-length-ratio", "inf"], ["--alpha", "1000"], ["--alpha", "nan"], ["--coverage-penalty", "inf"],
-            ["--length-penalty", "short"], ["--max-length-offset", "9999999"],
-            ["--length-penalty", "none", "--alpha", "2"],
-        ],
-    )  # fmt: skip
-    def test_an_option_that_would_count_for_nothing_or_has_no_sense_is_wrong_usage(
-        self, translate: Command, options: list[str]
-    ) -> None:
-        outcome = translate(*options, stdin=b"the cat\n")
-        assert (outcome.code, outcome.out) == (2, b"")
-        assert next(option for option in reversed(options) if option.startswith("--")) in outcome.err
-
-    @pytest.mark.parametrize(
         ("options", "small", "cores", "threads"),
         [([], 256, 3, 3), (["--batch-size", "1"], 256, 3, 2), (["--batch-size", "1"], 256, 1, 1),
          (["--batch-size", "2"], 256, 3, 3), (["--batch-size", "1"], 4, 3, 3),
@@ -338,10 +319,6 @@ class TestOutput:
         outcome = translate("--precision", "fp16", "--device", "cpu", stdin=b"the cat\n")
         assert (outcome.code, outcome.out) == (1, b"")
         assert outcome.err == "error: precision fp16 is for GPUs; choose bf16 or float32 on a CPU\n"
-        assert translate("--precision", "int8", stdin=b"the cat\n").code == 2
-
-    def test_alignment_without_json_is_wrong_usage(self, translate: Command) -> None:
-        assert translate("--alignment", stdin=b"the cat\n").code == 2
 
     @pytest.mark.parametrize("to_file", [True, False])
     def test_the_status_of_every_line_is_told(self, translate: Command, tmp_path: Path, to_file: bool) -> None:
@@ -486,7 +463,6 @@ class TestWishes:
         for number in range(1, 6):
             drawn = [text for line, text, *_ in several if line == str(number)]
             assert sorted(drawn) == sorted(set(samples[8 * (number - 1) : 8 * number]))
-        assert translate("--mbr", "2", "--n-best", "3", stdin=text).code == 2
 
 
 class TestSentencesAndTerms:
