@@ -61,5 +61,4 @@ def command(
 
 
 def _cut(text: str) -> str:
-    """Return the beginning of a long text."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters; --json shows all)"

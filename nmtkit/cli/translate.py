@@ -231,7 +231,6 @@ def command(
 
 
 def _kinds(keep: str | None) -> tuple["Kind", ...]:
-    """Return the kinds of spans that --keep names."""
     from nmtkit.text.terms import Kind
 
     given = [] if keep is None else [kind.strip() for kind in keep.split(",")]
