@@ -94,6 +94,10 @@ class TinyProject:
         """Repeats the last updates in this process."""
         return verify_resume(load_recipe(str(self.recipe), overrides), run, self.workers())
 
+    def command(self, run: Path, *options: str) -> list[str]:
+        """The arguments of a training on one thread."""
+        return ["train", str(self.recipe), "--run-dir", str(run), "--device", "cpu", "--threads", "1", *options]
+
     def workers(self, threads: int = 1) -> Workers:
         return Workers.start("cpu", "float32", threads)
 

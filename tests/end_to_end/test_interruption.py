@@ -27,14 +27,8 @@ DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", 
 DETERMINED += ("flops_attention", "flops_padding")
 
 
-class Project(TinyProject):
-    def command(self, run: Path, *options: str) -> list[str]:
-        place = ["--run-dir", str(run), "--device", "cpu", "--threads", "1"]
-        return ["train", str(self.recipe), *place, *options]
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
     folder = tmp_path_factory.mktemp("project")
     write_corpus(folder, train=500, valid=20)
     (folder / "mine.toml").write_text(
@@ -50,18 +44,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         encoding="utf-8",
     )
     prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
-    return Project(folder / "mine.toml", folder / "run")
+    return TinyProject(folder / "mine.toml", folder / "run")
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = project.copy(tmp_path_factory.mktemp("uninterrupted") / "run")
     assert project.train(run).step == STEPS
     return run
 
 
 @pytest.fixture(scope="module")
-def stopped(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that ended at update 7: checkpoint 5, saves 5 and 7."""
     run = project.copy(tmp_path_factory.mktemp("stopped") / "run")
     assert project.train(run, "training.max_steps=7").step == 7
@@ -131,7 +125,7 @@ class Interrupted:
 
 
 @pytest.fixture(scope="module")
-def interrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+def interrupted(project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
     result = Interrupted(project.copy(tmp_path_factory.mktemp("interrupted") / "run"))
     run, command, note = result.run, project.command(result.run), result.note
     note(*interrupt(command, signal.SIGTERM, lambda: num_reports(run) >= 2, run.parent))
@@ -189,14 +183,14 @@ class TestSignals:
 
 
 class TestGoingOn:
-    def test_harmless_keys_may_change(self, project: Project, run: Path) -> None:
+    def test_harmless_keys_may_change(self, project: TinyProject, run: Path) -> None:
         changes = ["training.keep_best=3", "training.keep_last=50", "training.patience_epochs=9", "decoding.beam=2"]
         changes += ["training.validate_every_epochs=1", "training.checkpoint_every_minutes=5", "training.max_epochs=90"]
         assert project.train(run, *changes, "training.max_steps=8").step == 8
 
     @pytest.mark.parametrize("change", ["training.seed=2", "model.dropout=0.0"])
     def test_another_changed_key_is_refused_by_its_name(
-        self, project: Project, run: Path, stopped: Path, change: str
+        self, project: TinyProject, run: Path, stopped: Path, change: str
     ) -> None:
         with pytest.raises(NmtkitError) as caught:
             project.train(run, change, "training.max_steps=8")
@@ -207,14 +201,14 @@ class TestGoingOn:
 class TestDamage:
     @pytest.mark.parametrize("half", [b'{"step": 8, "lo', '{"step": 8, "samples": "ß'.encode()[:-1]])
     def test_a_half_line_of_metrics_is_forgotten(
-        self, project: Project, run: Path, uninterrupted: Path, half: bytes
+        self, project: TinyProject, run: Path, uninterrupted: Path, half: bytes
     ) -> None:
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(half)
         project.train(run, "training.max_steps=8")
         assert determined_metrics(run) == determined_metrics(uninterrupted)[:8]
 
-    def test_leftovers_of_a_killed_run_are_removed(self, project: Project, run: Path) -> None:
+    def test_leftovers_of_a_killed_run_are_removed(self, project: TinyProject, run: Path) -> None:
         for place in ("checkpoints", "resume"):
             leftover = run / place / f".step-00000010{TEMPORARY_MARK}999999999"
             leftover.mkdir()
@@ -228,7 +222,7 @@ class TestFullDisk:
     # Sizes: a line of metrics 400 bytes, a recipe 2 kB, the weights 0.9 MB, the state of the optimizer 1.9 MB.
     @pytest.mark.parametrize("limit", [100, 500_000, 1_400_000])
     def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(
-        self, project: Project, run: Path, uninterrupted: Path, limit: int
+        self, project: TinyProject, run: Path, uninterrupted: Path, limit: int
     ) -> None:
         before = contents(run)
         command = project.command(run, "--quiet", "--set", "training.max_steps=10")
@@ -255,7 +249,7 @@ WITHOUT_DROPOUT = ("model.dropout=0.0", "model.attention_dropout=0.0", "model.ff
 
 
 @pytest.fixture(scope="module")
-def alone(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without dropout by one process."""
     run = project.copy(tmp_path_factory.mktemp("alone") / "run")
     project.train(run, *WITHOUT_DROPOUT, "training.max_steps=17")
@@ -263,7 +257,7 @@ def alone(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, of which two processes made updates 4 to 13."""
     run = project.copy(tmp_path_factory.mktemp("shared") / "run")
     project.train(run, *WITHOUT_DROPOUT, "training.max_steps=3")
@@ -285,14 +279,14 @@ class TestSeveralProcesses:
         folders = [shared / "checkpoints" / f"step-{step:08d}" for step in (5, 10, 15)]
         assert [read_json(folder / "provenance.json")["processes"] for folder in folders] == [2, 2, 1]
 
-    def test_a_mistake_is_told_once(self, project: Project, tmp_path: Path) -> None:
+    def test_a_mistake_is_told_once(self, project: TinyProject, tmp_path: Path) -> None:
         command = project.command(tmp_path / "unprepared", "--processes", "2", "--quiet")
         ended = run_forked(*command)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert "nmtkit prepare" in ended.stderr
         assert ended.stderr.count("\n") == 1
 
-    def test_a_full_disk_ends_all_processes_with_one_line(self, project: Project, run: Path) -> None:
+    def test_a_full_disk_ends_all_processes_with_one_line(self, project: TinyProject, run: Path) -> None:
         saved = contents(run / "resume")
         command = project.command(run, "--processes", "2", "--quiet", "--set", "training.max_steps=10")
         ended = run_forked(*command, file_limit=500_000)
@@ -304,7 +298,7 @@ class TestSeveralProcesses:
 
 
 def test_a_tracker_goes_on_where_the_training_does(
-    project: Project, run: Path, monkeypatch: pytest.MonkeyPatch
+    project: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
 

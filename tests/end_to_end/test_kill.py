@@ -28,7 +28,7 @@ class Trainer:
     def __call__(self, run: Path, *overrides: str, moment: Moment = ("never", 0)) -> tuple[int, str]:
         """The exit code (negative: the signal) and what was said on stderr."""
         options = [option for override in overrides for option in ("--set", override)]
-        arguments = ["train", self._project.recipe, "--run-dir", run, "--device", "cpu", "--threads", "1", *options]
+        arguments = self._project.command(run, *options)
         self._messages.unlink(missing_ok=True)
         before = partial(kill_at, moment)
         with Forked(*arguments, err=self._messages, before=before) as process:
@@ -125,7 +125,7 @@ class TestFullDisk:
         self, tiny: TinyProject, uninterrupted: Path, small_disk: Path, left: int
     ) -> None:
         run = tiny.copy(small_disk / "run")
-        command = ("train", tiny.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1)
+        command = tiny.command(run)
         tiny.train(run, "training.max_steps=6")
         before = contents(run)
         with (small_disk / "other").open("wb") as file:

@@ -23,13 +23,8 @@ DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", 
 Started = Union[Forked, "subprocess.Popen[bytes]"]
 
 
-class Project(TinyProject):
-    def arguments(self, run: Path, *options: str) -> list[str]:
-        return ["train", str(self.recipe), "--run-dir", str(run), "--device", "cpu", "--threads", "1", *options]
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
     folder = tmp_path_factory.mktemp("project")
     write_corpus(folder, train=300, test=10)
     (folder / "mine.toml").write_text(
@@ -41,7 +36,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         encoding="utf-8",
     )
     prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
-    return Project(folder / "mine.toml", folder / "run")
+    return TinyProject(folder / "mine.toml", folder / "run")
 
 
 def environment() -> dict[str, str]:
@@ -81,11 +76,11 @@ def metrics(run: Path) -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two processes to its end."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     run = project.copy(folder / "run")
-    command = project.arguments(run, "--processes", "2")
+    command = project.command(run, "--processes", "2")
     process = start(command, folder / "log")
     assert process.wait(300) == 0, (folder / "log").read_text()
     assert len(saved(run)) == 2
@@ -98,9 +93,9 @@ def assert_same_run(run: Path, uninterrupted: Path) -> None:
     assert saved(run) == saved(uninterrupted)
 
 
-def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path: Path) -> None:
+def test_a_killed_process_is_named_and_the_others_end(project: TinyProject, tmp_path: Path) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    command = project.arguments(run, "--processes", "2", "--set", "training.max_steps=1000000")
+    command = project.command(run, "--processes", "2", "--set", "training.max_steps=1000000")
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[1], signal.SIGKILL)
@@ -112,9 +107,11 @@ def test_a_killed_process_is_named_and_the_others_end(project: Project, tmp_path
     ]
 
 
-def test_processes_whose_parent_is_killed_save_after_the_same_update_and_end(project: Project, tmp_path: Path) -> None:
+def test_processes_whose_parent_is_killed_save_after_the_same_update_and_end(
+    project: TinyProject, tmp_path: Path
+) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    command = project.arguments(run, "--processes", "2", "--set", "training.max_steps=1000000")
+    command = project.command(run, "--processes", "2", "--set", "training.max_steps=1000000")
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 10, process)
         workers = workers_of(process)
@@ -132,10 +129,10 @@ def test_processes_whose_parent_is_killed_save_after_the_same_update_and_end(pro
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_after_a_process_was_killed_the_same_command_goes_on_to_the_same_parameters(
-    project: Project, uninterrupted: Path, tmp_path: Path, victim: int
+    project: TinyProject, uninterrupted: Path, tmp_path: Path, victim: int
 ) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    command = project.arguments(run, "--processes", "2")
+    command = project.command(run, "--processes", "2")
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[victim], signal.SIGKILL)
@@ -148,9 +145,9 @@ def test_after_a_process_was_killed_the_same_command_goes_on_to_the_same_paramet
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_is_named_and_all_end_within_a_minute(project: Project, tmp_path: Path) -> None:
+def test_a_process_that_hangs_is_named_and_all_end_within_a_minute(project: TinyProject, tmp_path: Path) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
-    command = project.arguments(run, "--processes", "2", "--set", "training.max_steps=1000000")
+    command = project.command(run, "--processes", "2", "--set", "training.max_steps=1000000")
     with start(command, log) as process:
         wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[1], signal.SIGSTOP)
@@ -159,12 +156,12 @@ def test_a_process_that_hangs_is_named_and_all_end_within_a_minute(project: Proj
 
 
 def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one(
-    project: Project, tmp_path: Path
+    project: TinyProject, tmp_path: Path
 ) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     test = project.recipe.parent / "test"
     settings = [f"data.test=[{{ source = '{test}.en', target = '{test}.de' }}]", "decoding.average_last=2"]
-    arguments = project.arguments(run, "--processes", "2", *(word for each in settings for word in ("--set", each)))
+    arguments = project.command(run, "--processes", "2", *(word for each in settings for word in ("--set", each)))
     command = ["run", *arguments[1:]]
     with start([*command, "--set", "training.max_steps=1000000"], log) as process:
         wait_until(lambda: num_reports(run) > 5, process)
@@ -186,7 +183,7 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
     assert read_json(run / "cost.json")["processes"] == 2
 
 
-def test_more_processes_than_devices_are_one_clear_error(project: Project, tmp_path: Path) -> None:
+def test_more_processes_than_devices_are_one_clear_error(project: TinyProject, tmp_path: Path) -> None:
     import torch
 
     if torch.cuda.is_available():
@@ -194,7 +191,7 @@ def test_more_processes_than_devices_are_one_clear_error(project: Project, tmp_p
         device, words = "cuda", f"error: {processes} processes on a machine with {processes - 1} cuda device"
     else:
         processes, device, words = 2, "cuda", "error: --device cuda: torch finds no such device"
-    arguments = project.arguments(project.prepared, "--processes", str(processes))
+    arguments = project.command(project.prepared, "--processes", str(processes))
     arguments[arguments.index("cpu")] = device
     log = tmp_path / "log"
     with start(arguments, log) as process:
@@ -206,11 +203,11 @@ def test_more_processes_than_devices_are_one_clear_error(project: Project, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_killed_under_torchrun_leads_to_a_resume_and_the_same_parameters(
-    project: Project, uninterrupted: Path, tmp_path: Path, victim: int
+    project: TinyProject, uninterrupted: Path, tmp_path: Path, victim: int
 ) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
     torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command = [*torchrun, "--master-port", str(free_port()), "-m", "nmtkit", *project.arguments(run)]
+    command = [*torchrun, "--master-port", str(free_port()), "-m", "nmtkit", *project.command(run)]
     with start_launcher(command, log) as process:
         wait_until(lambda: num_reports(run) > 10, process)
         os.kill(workers_of(process)[victim], signal.SIGKILL)
@@ -224,13 +221,13 @@ def test_a_process_killed_under_torchrun_leads_to_a_resume_and_the_same_paramete
 
 @pytest.mark.slow
 def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_killed(
-    project: Project, uninterrupted: Path, tmp_path: Path
+    project: TinyProject, uninterrupted: Path, tmp_path: Path
 ) -> None:
     run = project.copy(tmp_path / "run")
     torchrun = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"]
     meeting = ["--rdzv-id", "7", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     meeting += ["--local-addr", "127.0.0.1"]
-    command = [*torchrun, *meeting, "-m", "nmtkit", *project.arguments(run)]
+    command = [*torchrun, *meeting, "-m", "nmtkit", *project.command(run)]
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
     with start_launcher(command, logs[0]) as first, start_launcher(command, logs[1]) as second:
         wait_until(lambda: num_reports(run) > 10, first, second)
@@ -244,11 +241,11 @@ def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_kill
 
 
 @pytest.mark.slow
-def test_accelerate_launch_starts_the_same_run(project: Project, uninterrupted: Path, tmp_path: Path) -> None:
+def test_accelerate_launch_starts_the_same_run(project: TinyProject, uninterrupted: Path, tmp_path: Path) -> None:
     run, log = project.copy(tmp_path / "run"), tmp_path / "log"
     accelerate = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
     accelerate += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
-    command = [*accelerate, "-m", "nmtkit", *project.arguments(run)]
+    command = [*accelerate, "-m", "nmtkit", *project.command(run)]
     with start_launcher(command, log) as process:
         assert process.wait(300) == 0, log.read_text()
     assert "2 x cpu" in log.read_text()
