@@ -26,6 +26,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from tests.conftest import message_of
 from tests.export.foreign_folders import changed_json
 
+LENGTHS = {"longest_source": 12, "target_ratio": 1.0, "multi_sentence_share": 0.0}
 TINY = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2}
 
 
@@ -251,6 +252,7 @@ def fewer_entries(folder: Path) -> None:
         (edit_description(model={**TINY, "num_heads": 4}), r"model\.json: damaged \(it does not match"),
         (edit_description(decoding={"beam": 3}), r"model\.json: damaged \(it does not match"),
         (edit_description(tokenizer_sha256=None), "tokenizer_sha256 is missing"),
+        (edit_description(training_lengths={**LENGTHS, "longest_source": "many"}), "training_lengths"),
     ],
 )
 def test_a_damaged_model_folder_is_refused_in_one_line_that_names_it(

@@ -11,7 +11,6 @@ from nmtkit.data.prepare import prepare
 from nmtkit.decoding.formats import line_status
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import ModelError
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.training.averaging import average, choose_checkpoints
@@ -118,16 +117,6 @@ def test_a_model_folder_without_lengths_translates_single_sentences(run: Path, t
     assert line_status(line, whole, invalid_utf8=False) == ["ok"]  # no ratio is known
     within = sentences(20, 2, 11, seed=3)
     assert translator.translate(within) == Translator.load(run).translate(within)
-
-
-def test_damaged_lengths_are_one_line(run: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(run / "averaged", broken)
-    description = read_json(broken / "model.json")
-    description["training_lengths"]["longest_source"] = "many"
-    write_json(broken / "model.json", description)
-    with pytest.raises(ModelError, match=r"broken/model\.json: .*training_lengths"):
-        Translator.load(broken)
 
 
 def test_fine_tuning_on_shorter_lines_keeps_the_longest_source_of_the_model(run: Path) -> None:
