@@ -141,9 +141,6 @@ class TestStreams:
         assert translate("--output", tmp_path / "out.txt").code == 0
         assert (tmp_path / "out.txt").read_bytes() == b""
 
-    def test_a_missing_last_line_end_makes_no_difference(self, translate: Command) -> None:
-        assert translate(stdin=b"the cat\na dog").out == translate(stdin=b"the cat\na dog\n").out
-
     def test_more_lines_than_are_taken_at_once_come_out_in_order(
         self, translate: Command, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -183,9 +180,6 @@ class TestHostileText:
         characters = "\u2028\u2029\u0085\v\f\r\x1c\x1e\0"
         text = "".join(f"the cat{character}sees a dog\n{character}the house\n" for character in characters)
         assert len(translate(stdin=text.encode()).lines) == 2 * len(characters)
-
-    def test_crlf_text_is_translated_like_any_other(self, translate: Command, expected: list[str]) -> None:
-        assert translate(stdin=as_bytes(sentences(40, seed=2)).replace(b"\n", b"\r\n")).lines == expected
 
     @pytest.mark.parametrize("from_file", [True, False])
     def test_invalid_utf8_is_replaced_and_told_with_its_line(
@@ -274,10 +268,6 @@ class TestOptions:
         assert run_command("translate", model, *files, *options, restores=False).code == 0
         assert torch.get_num_threads() == threads
         assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 1
-
-    def test_quiet_leaves_the_warnings(self, translate: Command) -> None:
-        *_, last = translate("--quiet", stdin=b"the \xff cat\n").err.splitlines()
-        assert last.startswith("warning: stdin: invalid UTF-8")
 
 
 class TestOutput:
