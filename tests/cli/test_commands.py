@@ -201,7 +201,6 @@ MISTAKES = {
     "unknown metric": ("score --hypothesis {two} --reference {also} --metric blue", ["blue", "sacrebleu"]),
     "missing mirror": ("prepare multi30k-en-de --mirror {empty}/no", ["{empty}/no", "--mirror"]),
     "unknown built-in recipe": ("recipes nonsense", ["nonsense", "quickstart"]),
-    "file in the place of a folder": ("prepare {recipe} --run-dir {three}", ["{three}"]),
 }
 
 

@@ -315,8 +315,6 @@ class OfComet(Comet):
         self.model = model
 
     def score(self, sources: list[str], hypotheses: list[str], references: list[str]) -> Any:
-        from nmtkit.evaluation.scores import Score
-
         assert (sources, references) == (SOURCE, REFERENCE)
         scores = [len(line) / 100 for line in hypotheses]
         return Score(sum(scores) / len(scores), f"model:{self.model}"), scores
