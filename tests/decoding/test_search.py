@@ -232,6 +232,16 @@ def test_a_wide_beam_equals_exhaustive_search(
         assert best.score == pytest.approx(score, abs=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0, 2.0])
+def test_length_penalties_equal_their_formulas(alpha: float) -> None:
+    for n in (1, 2, 7, 100):
+        assert length_penalty("wu", alpha)(n) == pytest.approx(((5 + n) / 6) ** alpha, rel=1e-12)
+        assert length_penalty("length", alpha)(n) == pytest.approx(n**alpha, rel=1e-12)
+        assert length_penalty("none", alpha)(n) == 1.0
+    assert length_penalty("wu", 1.0)(1) == 1.0
+    assert length_penalty("wu", 0.6)(7) == pytest.approx(2**0.6)
+
+
 def test_of_equal_scores_the_hypothesis_that_finished_first_is_the_better_one() -> None:
     # 4 and the end, 1/4 x 1/2; 5, 5 and the end, 1/4 x 1/2 x 1: powers of 2, so that both are exactly -log 8.
     certain, impossible = 0.0, -math.inf
