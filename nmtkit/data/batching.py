@@ -82,9 +82,9 @@ def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
     sizes, budget = target_lengths, training.tokens_per_update
     if training.sequences_per_update:
         sizes, budget = np.ones_like(target_lengths), training.sequences_per_update
-    pairs = pairs_of_epoch(data.parts, training.seed, epoch)
+    order = pairs_of_epoch(data.parts, training.seed, epoch)
     random = np.random.default_rng([training.seed, epoch])
-    order = pairs[random.permutation(len(pairs))]
+    order = order[random.permutation(len(order))]
     # lexsort sorts by the last key first, and keeps the shuffled order of pairs with equal lengths. Integers of 16 bits
     # are sorted four times as fast.
     keys = [each[order].astype(np.min_scalar_type(each.max(initial=0))) for each in (source_lengths, target_lengths)]

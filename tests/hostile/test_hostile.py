@@ -66,7 +66,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     )
     (folder / "text.toml").write_text(
         '[data]\ntask = "language-model"\ntarget_language = "en"\ntrain = [{ text = "train.en" }]\n'
-        'valid = [{ text = "valid.en" }]\nsubwords = "characters"\nsequence_length = 8\n' + decoder,
+        'valid = [{ text = "valid.en" }]\nsubwords = "characters"\nsequence_length = 8\n'
+        + decoder.replace("sequences_per_update = 8\n", ""),
         encoding="utf-8",
     )
     for part in ("train", "valid", "test"):
