@@ -87,7 +87,7 @@ def _best_seconds(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def training_cost(run_dir: Path) -> dict[str, Any]:
-    """Return the content of RUN/cost.json: the cost of the training so far; docs/file-formats.md explains each field.
+    """Return the content of RUN/cost.json: the cost of the training so far; docs/file-formats.md explains its fields.
 
     Raises:
         ModelError: the run has not been trained.
