@@ -26,8 +26,9 @@ def test_the_quickstart_reaches_90_bleu_and_shows_what_to_do_next(tmp_path: Path
     ):
         assert part in ended.stdout
     scored = subprocess.run(
-        [*command[:3], "score", "runs/quickstart"], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+        [*command[:3], "score", "runs/quickstart"], capture_output=True, text=True, cwd=tmp_path, check=False,
+        env={**os.environ, "COLUMNS": "200"},  # names of phenomena are longer than 80 columns have room for
+    )  # fmt: skip
     for phenomenon in PHENOMENA.values():
         assert phenomenon in scored.stdout
     assert " left, update " in ended.stderr, "progress is shown with the time left"
