@@ -8,6 +8,7 @@ import torch
 from tiny_models import LINES, VALID, make_run, tokenizer_of
 
 from nmtkit.config.decoding_schema import TrainingLengths
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import ModelError
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.export.export import export
@@ -48,6 +49,18 @@ def test_the_sums_the_sample_and_the_search_are_in_the_manifest(run: Path, expor
     assert manifest["parity"]["beam"]["beam"] == 3
     assert set(manifest["files"]) >= {"model.safetensors", "source.spm", "target.spm", "vocab.json", "README.md"}
     assert "this penalty, ((5 + n) / 6)^alpha" in (exported / "README.md").read_text(encoding="utf-8")
+
+
+def test_translating_from_text_to_text_is_the_same(run: Path, exported: Path) -> None:
+    marian, tokenizer = huggingface.load(exported)
+    translator = Translator.load([run])
+    translator.decoding = translator.decoding.model_copy(update={"beam": 1})
+    for line in VALID:
+        batch = tokenizer([line], return_tensors="pt")
+        output = marian.generate(**batch, num_beams=1, max_length=batch.input_ids.size(1) + 5 + 1)
+        assert tokenizer.batch_decode(output, skip_special_tokens=True) == [
+            text.strip() for text in translator.translate([line])
+        ]
 
 
 def test_its_tokenizer_gives_the_same_ids_but_where_the_readme_says_so(run: Path, exported: Path) -> None:

@@ -495,7 +495,7 @@ def test_of_a_training_that_diverged_the_finite_numbers_are_shown(finished: Path
     tried = [{"n": n, "metric": metric, "score": score, "nll": score}
              for n, metric, score in ((1, "nll", math.nan), (2, "nll", 1.5), (1, "sacrebleu", 40.0))]  # fmt: skip
     files = {**run.files, "averaging.json": {"best": tried[1], "tried": tried}}
-    found = Page(report_page([replace(run, files=files, metrics=[best, last])], with_attention=False))
+    found = Page(report_page([replace(run, files=files, metrics=[last, best, last])], with_attention=False))
     assert "2.5000best validation nll" in found.text
     for key in ("valid_nll", "loss", "gradient_norm", "nll"):
         assert found.data["curves"]["runs"][0]["y"][key][-1] is None
