@@ -267,6 +267,8 @@ class PairData:
         """Return the ids of several sentences in one row, in the order of ``indices``, and the length of each."""
         begins, ends = self._offsets[side][indices], self._offsets[side][indices + 1]
         lengths = (ends - begins).astype(np.int64)
+        if (lengths < 0).any():
+            raise _damaged(self.folder / f"{SIDES[side]}.offsets.bin", "damaged")
         starts = np.cumsum(lengths) - lengths  # of each sentence in the result
         positions = np.repeat(begins - starts, lengths) + np.arange(lengths.sum())
         return self._ids[side][positions], lengths

@@ -117,6 +117,11 @@ class Validator:
             raise DataError(f"{run.valid_data}: no usable {noun}; prepare the run with others")
         tokens_per_pass = recipe.training.tokens_per_pass or workers.tokens_per_pass
         self._sources, self._references = run.valid_text.read() if recipe.training.validate_bleu else ([], [])
+        if len(self._sources) != len(self._references):
+            raise DataError(
+                f"{run.valid_text.reference} has {counted(len(self._references), 'line')}, but {run.valid_text.source} "
+                f"has {len(self._sources)}; remove {run.data} and run `nmtkit prepare` again"
+            )
         of_pair, self._directions = [0] * len(rows), [(recipe.data.directions[0], list(range(len(self._sources))))]
         if runs := read_manifest(run.data).get("valid_directions"):
             of_pair, self._directions = _directions(runs, [part.pairs for part in self._data.parts])

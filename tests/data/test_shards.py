@@ -148,6 +148,18 @@ def test_files_of_different_shards_are_not_taken_for_one(tmp_path: Path) -> None
         PairData(tmp_path / "train")
 
 
+def test_sentences_that_end_before_they_begin_are_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "train", PAIRS)
+    path = tmp_path / "train" / "target.offsets.bin"
+    offsets = np.fromfile(path, "<i8")
+    offsets[1] = -(2**62)
+    offsets.tofile(path)
+    data = PairData(tmp_path / "train")
+    with pytest.raises(DataError, match=r"target\.offsets\.bin: damaged; remove .* and run `nmtkit prepare` again"):
+        data.joined_ids(1, np.arange(len(PAIRS)))
+    assert data.joined_ids(0, np.arange(len(PAIRS)))[1].tolist() == [len(source) for source, _ in PAIRS]
+
+
 def test_opening_reads_neither_ids_nor_lengths_into_memory(tmp_path: Path) -> None:
     write(tmp_path / "train", PAIRS * 100_000)
     tracemalloc.start()

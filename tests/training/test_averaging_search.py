@@ -101,6 +101,16 @@ def test_the_file_has_a_row_for_each_average_and_what_it_was_made_from(run: Path
     assert list(content["made_from"]["checkpoints"]) == [f"step-{step:08d}" for step in (2, 4, 6, 8, 10)]
 
 
+@pytest.mark.parametrize("side", ["source", "reference"])
+def test_a_validation_text_of_which_one_side_is_cut_is_an_error(run: Path, tiny: TinyProject, side: str) -> None:
+    path = getattr(Run(run).valid_text, side)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DataError, match=r"remove .* and run `nmtkit prepare` again") as error:
+        all_of(run, tiny, "bleu")
+    for text in (Run(run).valid_text.source, Run(run).valid_text.reference):
+        assert str(text) in str(error.value)
+
+
 def test_a_stopped_search_goes_on_and_one_of_other_checkpoints_begins_anew(
     run: Path, tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
