@@ -171,6 +171,7 @@ class Run:
     def store_recipe(self, recipe: Recipe) -> None:
         """Write recipe.toml unless it has the same content already."""
         if not self.has_recipe(recipe):
+            remove_pipe(self.recipe_file)
             write_text(self.recipe_file, to_toml(recipe))
 
     # ---- models

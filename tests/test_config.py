@@ -1,5 +1,6 @@
 """Recipes: the paper's defaults, bases and overrides, and a clear line for everything that is wrong."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +25,7 @@ from nmtkit.config.recipe import (
 )
 from nmtkit.config.schema import EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.errors import RecipeError
+from nmtkit.run import Run
 from tests.conftest import message_of
 
 DATA = '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = ["builtin/train"]\n'
@@ -922,3 +924,10 @@ def test_a_nul_and_thousands_of_digits_are_refused(folder: Folder, text: str) ->
     assert "NUL" in folder.complaint(DATA, "data.treebank='a\\u0000b'".replace("'", '"'))
     folder.complaint(DATA, "data.vocab_size=" + "7" * 5000)
     folder.complaint(DATA, "data.vocab_size=" + "[" * 100_000)
+
+
+def test_a_pipe_in_place_of_the_recipe_of_a_run_is_replaced(tmp_path: Path) -> None:
+    run, recipe = Run(tmp_path), load_recipe("quickstart")
+    os.mkfifo(run.recipe_file)
+    run.store_recipe(recipe)  # to write into the pipe would wait for a reader
+    assert run.has_recipe(recipe)
