@@ -168,6 +168,8 @@ def option_cases(options: Mapping[str, list[tuple[str, bool]]]) -> Iterator[Case
             for label, value in OPTION_VALUES.items():
                 if label == "fifo" and (option in _WRITTEN or (command, option) in _READ_AS_IT_COMES):
                     continue  # a pipe is waited for, as in any program that writes to one or reads from it
+                if (command, option, label) == ("serve", "", "folder"):
+                    continue  # a model, which is served until the server is stopped
                 damage = [["fifo", "fifo"]] if label == "fifo" else []
                 if option:
                     given = [*_without(arguments, option), f"{option}={value}"]
