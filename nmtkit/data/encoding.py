@@ -228,11 +228,11 @@ def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], ru
         if len(ids):  # ids do not tell unknown words apart
             is_known &= ~np.logical_or.reduceat(ids == UNK, np.cumsum(lengths) - lengths)
     known = list(compress(_own_text(sides, tokenizer), is_known))
-    data, trained = PairData(run.train_data), set[tuple[bytes, bytes]]()
+    data, wanted, trained = PairData(run.train_data), set(known), set[tuple[bytes, bytes]]()
     for begin in range(0, len(data), _PAIRS_AT_ONCE):
         indices = np.arange(begin, min(begin + _PAIRS_AT_ONCE, len(data)))
         stored = [data.joined_ids(side, indices) for side in range(2)]
-        trained |= set(known).intersection(_own_text(stored, tokenizer))
+        trained |= wanted.intersection(_own_text(stored, tokenizer))
     return sum(pair in trained for pair in known)
 
 

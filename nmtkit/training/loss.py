@@ -203,9 +203,9 @@ def label_loss(model: Transformer, batch: Batch, label_smoothing: float, source_
     if model.config.head == "number":
         loss = nll = F.mse_loss(logits[:, 0], batch.labels.to(logits.dtype), reduction="sum")
     else:
-        nll = F.cross_entropy(logits, batch.labels, reduction="sum")
-        smoothing = label_smoothing if model.config.head == "classes" else 0.0  # choices differ in their answers
-        loss = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+        loss = nll = F.cross_entropy(logits, batch.labels, reduction="sum")
+        if label_smoothing and model.config.head == "classes":  # examples of choice differ in their answers
+            loss = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=label_smoothing)
     if source_loss:
         states, targets = batch.without_padding(states), batch.without_padding(batch.target_out)
         assert batch.target_rows is not None
