@@ -287,7 +287,7 @@ def translate_stream(
     )
     reader = input_lines(input_, "text", errors, _prompted() if interactive else None)
     with ExitStack() as stack:
-        write_status = stack.enter_context(write_atomically(status)).write if status is not None else None
+        statuses = stack.enter_context(write_atomically(status)) if status is not None else None
         # After the status file, which must not appear where the disk is too full for the output.
         write = stack.enter_context(result_lines(output))
         total = None
@@ -309,8 +309,9 @@ def translate_stream(
             written = job.translate(window, reader.invalid_lines, show_progress)
             job.report_unmet(window.lines, written.status)
             write(written.output)
-            if write_status is not None:
-                write_status("".join(f"{line}\n" for line in written.status))
+            if statuses is not None:
+                statuses.writelines(f"{line}\n" for line in written.status)
+                statuses.flush()  # here, as a full disk found at the end would be found after the output has appeared
             show_progress(1.0)
         job.check_lines(reader.num_lines)
     job.report_doubtful()

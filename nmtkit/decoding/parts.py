@@ -18,7 +18,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,10 +212,12 @@ class Parts:
         Args:
             record: see `translate_file`.
         """
-        for kind, path in outputs:
-            with write_atomically(path) as file:
+        with ExitStack() as files:  # all are written before one appears
+            for kind, path in outputs:
+                file = files.enter_context(write_atomically(path))
                 for number in range(count):
                     file.write(self._file(number, kind).read_bytes().decode("utf-8"))
+                file.flush()
         try:
             record()
         # After any other error the folder stays, and the same command joins the windows again.

@@ -840,6 +840,9 @@ class TestGoingOn:
         # On a slow machine, lines of progress come before.
         assert outcome.err.splitlines()[-1].startswith("error: /dev/full: No space left on device")
         assert list(tmp_path.iterdir()) == []
+        (tmp_path / "out").write_text("kept")
+        assert translate("--output", tmp_path / "out", "--status", "/dev/full", stdin=b"the cat\n").code == 1
+        assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
 
     @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("a bug")])
     def test_want_of_memory_is_one_line(
