@@ -222,12 +222,10 @@ def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], ru
     encoder = BlockEncoder(run.tokenizer_folder, run.recipe(), directions=[direction])
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
     block = encoder(TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target))
-    sides = list(zip(block.ids, block.lengths, strict=True))
-    is_known = np.ones(len(block.lines), bool)
-    for ids, lengths in sides:
-        if len(ids):  # ids do not tell unknown words apart
-            is_known &= ~np.logical_or.reduceat(ids == UNK, np.cumsum(lengths) - lengths)
-    known = list(compress(_own_text(sides, tokenizer), is_known))
+    kind = block.ids[0].dtype
+    own = _own_text(list(zip(block.ids, block.lengths, strict=True)), tokenizer)
+    # Ids do not tell unknown words apart.
+    known = [pair for pair in own if all(UNK not in np.frombuffer(text, kind) for text in pair)]
     data, wanted, trained = PairData(run.train_data), set(known), set[tuple[bytes, bytes]]()
     for begin in range(0, len(data), _PAIRS_AT_ONCE):
         indices = np.arange(begin, min(begin + _PAIRS_AT_ONCE, len(data)))

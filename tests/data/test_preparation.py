@@ -163,10 +163,11 @@ def test_a_size_that_a_given_tokenizer_does_not_have_is_named(
     assert f"data.vocab_size = 70 has no effect: the tokenizer of {base} has 60 entries" in caplog.text
 
 
-def test_pairs_with_unknown_words_are_not_counted_as_trained(project: Project) -> None:
+@pytest.mark.parametrize("context", [0, 1])  # unknown words of the sentence before do not count
+def test_pairs_with_unknown_words_are_not_counted_as_trained(project: Project, context: int) -> None:
     pairs = sentence_pairs(120)[:50]
     project.write("seen", pairs)
-    project.prepare('data.subwords="none"', "data.vocab_size=25")
+    project.prepare('data.subwords="none"', "data.vocab_size=25", f"data.context={context}")
     data, tokenizer = Run(project.run).recipe().data, Run(project.run).tokenizer()
     known = sum(
         all(UNK not in tokenizer.encode([line], side)[0] for line, side in zip(pair, SIDES, strict=True))
