@@ -318,7 +318,7 @@ def score_run(
 
 def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device: str) -> dict[str, dict[str, Score]]:
     """Score how well the run's model predicts its test texts; write RUN/scores.json and RUN/cost.json."""
-    loaded = load_model(find_model(run.folder), choose_device(device))
+    loaded = [load_model(find_model(run.folder), choose_device(device))]
     scores = {}
     for name in names:
         found = score_text(loaded, run.test_text(name).read()[1], recipe.data.sequence_length)

@@ -12,7 +12,7 @@ from nmtkit.cli.streams import result_lines
 @options.search_options("beam", "no_repeat_ngram", beam="sampling")
 def command(
     *,
-    model: options.Model,
+    models: options.Models,
     prompt: Annotated[str, Option(metavar="TEXT", help="Beginning of the text.  [default: none]")] = "",
     prompt_file: Annotated[
         Path | None, Option(help="File with the beginning of the text; its last line end is left out.")
@@ -37,8 +37,7 @@ def command(
     """
     from nmtkit.decoding.running_text import Generator, trained_length
     from nmtkit.lines import read_lines
-    from nmtkit.model_folder import load_model
-    from nmtkit.run import find_model
+    from nmtkit.run import load_ensemble
 
     if prompt and prompt_file is not None:
         raise BadParameter("give --prompt or --prompt-file, not both")
@@ -49,8 +48,8 @@ def command(
         raise BadParameter(f"{number} texts need a beam of at least {number}, not {beam}", param_hint="--number")
     options.check_files([("--output", output)], [("--prompt-file", prompt_file)])
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt
-    loaded = load_model(find_model(model), options.start_device(device, threads))
-    decoding = loaded.decoding.model_copy(update=search)
+    loaded = load_ensemble(models, options.start_device(device, threads))
+    decoding = loaded[0].decoding.model_copy(update=search)
     generator = Generator(loaded, trained_length(loaded), decoding, forbid or ())
     with result_lines(output) as write:
         for index, continuation in enumerate(generator.continuations(text, max_tokens, sampling, number)):

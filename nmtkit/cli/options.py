@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Recipe = Annotated[str, Argument(metavar="RECIPE", help="A TOML file, or a built-in recipe (see `nmtkit recipes`).")]
 Model = Annotated[Path, Argument(metavar="MODEL", help="Model folder, run folder or checkpoint.")]
+Models = Annotated[list[Path], Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.")]
 RunDir = Annotated[Path | None, Option(metavar="DIR", help="Folder of the run.  [default: runs/<recipe name>]")]
 Set = Annotated[
     list[str] | None,

@@ -103,7 +103,7 @@ def command(
             metavar="MODEL",
             help="Compute with this model the log-probability of each line of --hypothesis as the translation of its "
             "line of --source (language models: as its continuation). Without --source, a language model scores the "
-            "whole text. Several models that translate form an ensemble.",
+            "whole text. Several models form an ensemble.",
         ),
     ] = None,
     output: Annotated[Path | None, Option(help="File for the result of --model.  [default: stdout]")] = None,
@@ -167,13 +167,13 @@ def command(
         from nmtkit.cli.score_by_model import score_by_model, score_running_text
 
         if source is None:
-            if len(models) > 1 or tokens or max_tokens or batch_tokens or precision or to or from_:
+            if tokens or max_tokens or batch_tokens or precision or to or from_:
                 raise BadParameter(
-                    "without --source, --model scores a whole text with one language model; leave out further "
-                    "models, --tokens, --max-tokens, --batch-tokens, --precision, --from and --to"
+                    "without --source, --model scores a whole text with a language model; leave out --tokens, "
+                    "--max-tokens, --batch-tokens, --precision, --from and --to"
                 )
             score_running_text(
-                models[0], hypotheses[0], output=output, as_json=form == "jsonl", device=device, threads=threads
+                models, hypotheses[0], output=output, as_json=form == "jsonl", device=device, threads=threads
             )
             return
         score_by_model(

@@ -1,6 +1,6 @@
 """`nmtkit score --model`: the log-probability of each line as a translation of its source, or of a whole text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +15,7 @@ from nmtkit.decoding.running_text import ContinuationScorer, score_text, trained
 from nmtkit.errors import DataError, ModelError
 from nmtkit.json_toml import json_line
 from nmtkit.lines import LineReader
-from nmtkit.model_folder import load_model
-from nmtkit.run import find_model
+from nmtkit.run import find_model, load_ensemble
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -51,11 +50,9 @@ def score_by_model(
     chosen_device = options.start_device(device, threads)
     decoder: ForcedDecoder | ContinuationScorer
     if not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
-        if len(models) > 1:
-            raise ModelError(f"{models[0]}: is a language model; give no other, as they form no ensemble here")
         if from_ is not None:
             raise ModelError(f"{models[0]}: a language model has no source language; leave out --from")
-        decoder = ContinuationScorer(load_model(find_model(models[0]), chosen_device), precision)
+        decoder = ContinuationScorer(load_ensemble(models, chosen_device), precision)
         if to is not None:
             decoder.tokenizer.in_direction(to)
     else:
@@ -107,17 +104,17 @@ def score_by_model(
 
 
 def score_running_text(
-    model: Path, text: Path, *, output: Path | None, as_json: bool, device: str, threads: int | None
+    models: Sequence[Path], text: Path, *, output: Path | None, as_json: bool, device: str, threads: int | None
 ) -> None:
-    """Write the score of a whole text by a language model, as one line.
+    """Write the score of a whole text by a language model or an ensemble, as one line.
 
     Raises:
         NmtkitError: the text cannot be read or has fewer than two tokens, or the model is no language model.
     """
-    loaded = load_model(find_model(model), options.start_device(device, threads))
-    task = task_of(loaded.tokenizer)
+    loaded = load_ensemble(models, options.start_device(device, threads))
+    task = task_of(loaded[0].tokenizer)
     if task.command == "translate":
-        raise ModelError(f"{model}: this model translates, so its scores need --source")
+        raise ModelError(f"{models[0]}: this model translates, so its scores need --source")
     task.require("generate")
     reader = local_lines(text, "replace")
     score = score_text(loaded, list(reader), trained_length(loaded))

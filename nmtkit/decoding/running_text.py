@@ -78,8 +78,8 @@ class TextScore:
             )  # fmt: skip
 
 
-def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextScore:
-    """Return the score of a text, of which each token but the first is predicted once.
+def score_text(loaded: Sequence[LoadedModel], lines: Sequence[str], length: int) -> TextScore:
+    """Return the score of a text by a model or an ensemble; each token of the text but the first is predicted once.
 
     Args:
         length: tokens of the sequences that the text is cut into; the last token that a sequence predicts is the first
@@ -89,16 +89,16 @@ def score_text(loaded: LoadedModel, lines: Sequence[str], length: int) -> TextSc
         DataError: the text has fewer than two tokens.
         ModelError: a probability is not a number.
     """
-    ids = token_ids(loaded, lines)
+    ids = token_ids(loaded[0], lines)
     if len(ids) < 2:
         raise DataError("the text has fewer than two tokens, so there is nothing to predict")
     starts = np.arange(0, len(ids) - 1, length)
     sizes = np.minimum(starts + length, len(ids) - 1) + 1 - starts
-    device, total = loaded.model.output_embedding.device, 0.0
+    models, total = [each.model for each in loaded], 0.0
     for first, stop in cut_by_padded_tokens(sizes, _BATCH_TOKENS):
         chosen = [ids[start : start + size] for start, size in zip(starts[first:stop], sizes[first:stop], strict=True)]
         batch = batch_of_texts(np.concatenate(chosen), sizes[first:stop])
-        log_probs = token_log_probs([loaded.model], batch.to(device))
+        log_probs = token_log_probs(models, batch.to(models[0].output_embedding.device))
         # In float64, as a float32 sum over a long text loses digits; on the CPU, as mps has no float64.
         total -= float(log_probs.cpu().double().sum())
     characters = sum(len(line) + 1 for line in lines)
@@ -112,17 +112,18 @@ class ContinuationScorer:
         tokenizer: tokenizer of the model.
     """
 
-    def __init__(self, loaded: LoadedModel, precision: str | None = None) -> None:
-        """Take over a language model, whose weights get the precision to score in; see `ForcedDecoder.load`.
+    def __init__(self, loaded: Sequence[LoadedModel], precision: str | None = None) -> None:
+        """Take over language models, whose weights get the precision to score in; see `ForcedDecoder.load`.
 
         Raises:
-            ModelError: this is another model.
+            ModelError: these are other models.
             NmtkitError: float64 on a device without it.
         """
-        task_of(loaded.tokenizer).require("generate")
-        self.tokenizer = loaded.tokenizer
-        dtype = scoring_type(precision, loaded.model.output_embedding.device)
-        self._model, self._length = loaded.model.to(dtype), trained_length(loaded)
+        self.tokenizer = loaded[0].tokenizer
+        task_of(self.tokenizer).require("generate")
+        self._device = loaded[0].model.output_embedding.device
+        dtype = scoring_type(precision, self._device)
+        self._models, self._length = [each.model.to(dtype) for each in loaded], trained_length(loaded)
         self._newline = self.tokenizer.encode([NEWLINE], "target")[0]
 
     @torch.inference_mode()
@@ -170,18 +171,19 @@ class ContinuationScorer:
             chosen = order[start:stop]
             sizes = np.array([len(rows[row]) for row in chosen], np.int64)
             batch = batch_of_texts(np.concatenate([rows[row] for row in chosen]), sizes)
-            log_probs = token_log_probs([self._model], batch.to(self._model.output_embedding.device)).tolist()
+            log_probs = token_log_probs(self._models, batch.to(self._device)).tolist()
             for row, end in zip(chosen, np.cumsum(sizes - 1).tolist(), strict=True):
                 scores[row] = tuple(log_probs[end - len(found[row]) : end])
         by_row = zip(found, scores, remarks, strict=True)
         return [ForcedScore(tuple(ids), log_probs, remark) for ids, log_probs, remark in by_row]
 
 
-def trained_length(loaded: LoadedModel) -> int:
-    """Return the length in tokens of the sequences that a model of running text was trained with."""
-    if loaded.lengths is None:
+def trained_length(loaded: Sequence[LoadedModel]) -> int:
+    """Return the length in tokens of the sequences that models of running text were trained with, the least of all."""
+    lengths = [each.lengths for each in loaded]
+    if None in lengths:
         raise ModelError("model.json does not record the length of the training sequences")
-    return loaded.lengths.longest_source
+    return min(each.longest_source for each in lengths if each is not None)
 
 
 def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -> np.ndarray:
@@ -214,38 +216,41 @@ def _constraint_after(earlier: Sequence[int], constraint: Constraint) -> Constra
 
 
 class Generator:
-    """Continues text with one model.
+    """Continues text with a model, or with an ensemble of models of the same vocabulary.
 
     Attributes:
         decoding: settings of the search; sampling uses only those that forbid tokens.
     """
 
     def __init__(
-        self, loaded: LoadedModel, length: int, decoding: DecodingConfig, forbidden: Sequence[str] = ()
+        self, loaded: Sequence[LoadedModel], length: int, decoding: DecodingConfig, forbidden: Sequence[str] = ()
     ) -> None:
-        """Store the model; ``length``, the tokens of its training sequences, is also the most that it reads at once.
+        """Store the models; ``length``, the tokens of their training sequences, is also the most that is read at once.
 
         Args:
             forbidden: phrases that no continuation may contain, each in its usual subwords.
 
         Raises:
-            ModelError: this is another model.
+            ModelError: these are other models.
             DataError: a phrase is empty or has characters outside the vocabulary.
         """
-        task_of(loaded.tokenizer).require("generate")
-        assert isinstance(loaded.model, DecoderOnly)
-        self._forbidden = [tuple(_prompt_ids(loaded, phrase, "forbidden phrase")) for phrase in forbidden]
+        # The tokenizer of the first model is that of all.
+        self._loaded, self._length = loaded[0], length
+        task_of(self._loaded.tokenizer).require("generate")
+        self._forbidden = [tuple(_prompt_ids(self._loaded, phrase, "forbidden phrase")) for phrase in forbidden]
         for phrase, ids in zip(forbidden, self._forbidden, strict=True):
             if not ids or UNK in ids:
-                unknown = " ".join(loaded.tokenizer.unknown_in(phrase))
+                unknown = " ".join(self._loaded.tokenizer.unknown_in(phrase))
                 fault = f"has characters that are not in the model's vocabulary ({unknown})"
                 raise DataError(f"the forbidden phrase {phrase!r} {fault if ids else 'is empty; leave it out'}")
         self.decoding = decoding
-        self._loaded, self._length = loaded, length
-        # What the search takes for a source, the prompt, is the beginning of a target in training.
-        model = copy.copy(loaded.model)
-        model.config = model.config.model_copy(update={"source_attention": "causal"})
-        self._decoder = JoinedStepDecoder(model)
+        self._decoders = []
+        for each in loaded:
+            # What the search takes for a source, the prompt, is the beginning of a target in training.
+            model = copy.copy(each.model)
+            assert isinstance(model, DecoderOnly)
+            model.config = model.config.model_copy(update={"source_attention": "causal"})
+            self._decoders.append(JoinedStepDecoder(model))
 
     @torch.inference_mode()
     def continuations(self, prompt: str, max_tokens: int, sampling: Sampling | None, count: int = 1) -> Iterator[str]:
@@ -324,7 +329,7 @@ class Generator:
             first=(context[-1],),
         )
         [hypotheses] = beam_search(
-            ModelStepper([self._decoder], source, lengths),
+            ModelStepper(self._decoders, source, lengths),
             [num_tokens],
             beam=1 if is_sampled else self.decoding.beam,
             penalty=length_penalty("none", 0.0),

@@ -156,10 +156,10 @@ def test_text_is_continued_and_scored(tmp_path: Path, theirs: torch.nn.Module) -
     assert (done.code, done.out) == (0, f"{tmp_path / 'ours'}\n")
     loaded = load_model(tmp_path / "ours")
     assert loaded.tokenizer.settings["target_language"] == "de"
-    generator = Generator(loaded, trained_length(loaded), loaded.decoding)
+    generator = Generator([loaded], trained_length([loaded]), loaded.decoding)
     [text] = generator.continuations("Anno\nno", 40, Sampling(seed=1))
     assert text[0] in " \n" and "<" not in text.replace("\u2047", "")
-    score = score_text(loaded, ["anno al", "no"], trained_length(loaded))
+    score = score_text([loaded], ["anno al", "no"], trained_length([loaded]))
     assert (score.tokens, score.words, score.unknown) == (6, 3, 0)
     rows = their_rows(loaded.tokenizer)
     expected = ("an", "no</w>", "a", "l</w>", "\n</w>", "no</w>")  # no merge joins "a" to the end of a word

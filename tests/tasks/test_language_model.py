@@ -1,5 +1,6 @@
 """A language model from text files to scores and continuations."""
 
+import copy
 import json
 import math
 import re
@@ -249,7 +250,7 @@ def test_no_validation_sequence_goes_from_one_text_to_the_next(tmp_path: Path) -
 def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path) -> None:
     loaded = load_model(find_model(trained))
     lines = (TEXT * 3).split("\n")[:-1]
-    score = score_text(loaded, lines, 16)
+    score = score_text([loaded], lines, 16)
     text = TEXT * 3
     assert (score.tokens, score.characters, score.words) == (len(text) - 1, len(text), len(text.split()))
     tokens = [int(index) for index in PairData(Run(trained).data / "valid").target_tokens]
@@ -292,7 +293,7 @@ def test_unknown_tokens_are_in_the_signature_and_warned_of(
 
 def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Path) -> None:
     loaded = load_model(find_model(trained))
-    scorer, tokenizer = ContinuationScorer(loaded), loaded.tokenizer
+    scorer, tokenizer = ContinuationScorer([loaded]), loaded.tokenizer
     pairs = [("abcde", "fghij"), ("", "abc"), ("klmno", ""), ("a" * 50, "bcd"), ("ab", "c" * 50)]
     scores = scorer.score(pairs)
     newline = tokenizer.encode(["\ufdd2"], "target")[0]
@@ -319,8 +320,8 @@ def test_given_continuations_hold_tabs_and_have_the_precision_and_languages_of_s
 ) -> None:
     loaded = load_model(find_model(trained))
     pairs = [("  klmno pqrst", "uvw\txyz"), ("a\tb", "fghij"), ("", "klmno pqrst\tuvwxyz"), ("ab", "c")]
-    rounded = ContinuationScorer(loaded, "float32").score(pairs)
-    scorer = ContinuationScorer(loaded)
+    rounded = ContinuationScorer([loaded], "float32").score(pairs)
+    scorer = ContinuationScorer([loaded])
     together = scorer.score(pairs)
     assert loaded.tokenizer.decode(together[0].ids, "target") == " uvw\ufdd3xyz"
     for pair, score, of_float32 in zip(pairs, together, rounded, strict=True):
@@ -348,16 +349,16 @@ def test_a_text_is_scored_as_the_tokens_that_it_is_in_training(tmp_path: Path, n
 
 def test_a_score_needs_no_float64_on_the_device(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_model(find_model(trained))
-    expected = score_text(loaded, ["abcde fghij"], 16)
+    expected = score_text([loaded], ["abcde fghij"], 16)
     on_device = lambda *inputs: token_log_probs(*inputs).as_subclass(WithoutFloat64)  # noqa: E731
     monkeypatch.setattr("nmtkit.decoding.running_text.token_log_probs", on_device)
-    assert score_text(loaded, ["abcde fghij"], 16) == expected
+    assert score_text([loaded], ["abcde fghij"], 16) == expected
 
 
 def test_continuations_are_those_of_the_model(trained: Path) -> None:
     loaded = load_model(find_model(trained))
-    assert trained_length(loaded) == 16
-    generator = Generator(loaded, 16, DecodingConfig(beam=1))
+    assert trained_length([loaded]) == 16
+    generator = Generator([loaded], 16, DecodingConfig(beam=1))
     prompt = "abcde f"
     [greedy] = generator.continuations(prompt, 8, None)
     ids = loaded.tokenizer.encode([prompt], "target")[0]
@@ -373,7 +374,7 @@ def test_continuations_are_those_of_the_model(trained: Path) -> None:
     assert sampled[0] != sampled[1]
     assert len(next(iter(generator.continuations("", 5, Sampling())))) == 5
     assert len(next(iter(generator.continuations("a" * 100, 5, Sampling())))) == 5
-    wide = Generator(loaded, 16, DecodingConfig(beam=3, no_repeat_ngram=1))
+    wide = Generator([loaded], 16, DecodingConfig(beam=3, no_repeat_ngram=1))
     found = list(wide.continuations("abc", 6, None, count=3))
     assert len(set(found)) == 3
     assert all(len(set(text)) == 6 for text in found)
@@ -381,8 +382,59 @@ def test_continuations_are_those_of_the_model(trained: Path) -> None:
         list(generator.continuations("abcde", 15, None))
 
 
+def test_an_ensemble_averages_the_probabilities_of_its_models(trained: Path, tmp_path: Path) -> None:
+    loaded = [load_model(find_model(trained)), load_model(find_model(trained))]
+    for parameter in loaded[1].model.parameters():
+        parameter.data *= 1.5
+
+    def log_probs(ids: list[int]) -> torch.Tensor:
+        row, empty, length = torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0])
+        each = [torch.softmax(one.model.logits(one.model.decode(row, empty, length)), 2)[0] for one in loaded]
+        return (sum(each) / 2).log()
+
+    def expected(ids: list[int]) -> list[float]:
+        return log_probs(ids[:-1]).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+
+    text = token_ids(loaded[0], ["abcde f"]).tolist()
+    assert score_text(loaded, ["abcde f"], 16).nll == pytest.approx(-sum(expected(text)), rel=1e-6)
+    [scored] = ContinuationScorer([copy.deepcopy(one) for one in loaded]).score([("", "abcde f")])
+    newline = loaded[0].tokenizer.encode([NEWLINE], "target")[0]
+    assert scored.log_probs == pytest.approx(expected([*newline, *text[:-1]]), abs=1e-5)
+    ids = text[:-1]
+    for _ in range(8):
+        step = log_probs(ids)[-1]
+        step[list(range(4))] = -math.inf
+        ids.append(int(step.argmax()))
+    [greedy] = Generator(loaded, 16, DecodingConfig(beam=1)).continuations("abcde f", 8, None)
+    assert "abcde f" + greedy == text_of(loaded[0].tokenizer.decode(ids, "target"))
+
+
+def test_commands_take_an_ensemble(trained: Path, tmp_path: Path) -> None:
+    recipe, other = load_recipe(write_project(tmp_path), ["training.seed=2"]), tmp_path / "run"
+    assert run_recipe(recipe, other, mirror=None, device="cpu", threads=1).exit_code == 0
+    (tmp_path / "text").write_text("abcde fghij\nklm\n")
+    found: list[list[float]] = []
+    for models in ([trained], [other], [trained, other]):
+        named = [part for model in models for part in ("--model", model)]
+        whole = run_command("score", *named, "--hypothesis", tmp_path / "text")
+        lines = run_command("score", *named, "--source", tmp_path / "text", "--hypothesis", tmp_path / "text")
+        text = run_command("generate", *models, "--prompt", "abcde", "--beam", 1, "--max-tokens", 5)
+        assert [whole.code, lines.code, text.code] == [0, 0, 0]
+        found.append([float(line.split("\t")[0]) for line in [whole.out, *lines.out.splitlines()]])
+    for one, two, both in zip(*found, strict=True):
+        assert (one + two) / 2 < both  # the logarithm of a mean is not less than the mean of logarithms
+
+
+def test_models_of_an_ensemble_share_a_vocabulary(trained: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(write_project(tmp_path, train=TEXT * 20 + "#\n"), ["training.max_steps=1"])
+    assert run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1).exit_code == 0
+    outcome = run_command("generate", trained, tmp_path / "run", "--prompt", "abc")
+    assert outcome.code == 1
+    assert "its vocabulary differs from that of" in outcome.err
+
+
 def test_a_prompt_that_is_not_utf_8_is_refused(trained: Path) -> None:
-    generator = Generator(load_model(find_model(trained)), 16, DecodingConfig())
+    generator = Generator([load_model(find_model(trained))], 16, DecodingConfig())
     with pytest.raises(DataError, match=r"the prompt is not valid UTF-8: '\\udcff' in it"):
         next(generator.continuations("a \udcff", 3, None))
 
@@ -393,7 +445,7 @@ def test_a_prompt_is_read_as_the_target_that_it_is_in_training(trained: Path) ->
         parameter.data *= 2
     for source_attention in ("causal", "full"):
         loaded.model.config = loaded.model.config.model_copy(update={"source_attention": source_attention})
-        generator = Generator(loaded, 16, DecodingConfig(beam=4))
+        generator = Generator([loaded], 16, DecodingConfig(beam=4))
         found.append([*generator.continuations("abcde f", 8, None), *generator.continuations("ab", 50, Sampling())])
     assert found[0] == found[1]
 
@@ -402,7 +454,7 @@ def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -
     loaded = load_model(find_model(trained))
     for prompt in ("abc", "klm", "x", "fghij\n"):
         log_probs = []
-        for text in Generator(loaded, 16, DecodingConfig(beam=4)).continuations(prompt, 4, None, count=4):
+        for text in Generator([loaded], 16, DecodingConfig(beam=4)).continuations(prompt, 4, None, count=4):
             stored = (prompt + text).replace("\n", "\ufdd2").replace("\t", "\ufdd3")
             ids = loaded.tokenizer.encode([stored], "target")[0]
             states = loaded.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
@@ -463,9 +515,9 @@ def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
     tokenizer = learn_tokenizer(data_config(), lambda: PAIRS)
     loaded = LoadedModel(model_for(tokenizer), tokenizer, DecodingConfig(), {}, None)
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
-        Generator(loaded, 16, DecodingConfig())
+        Generator([loaded], 16, DecodingConfig())
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
-        score_text(loaded, ["a"], 16)
+        score_text([loaded], ["a"], 16)
     assert np.isfinite(tokenizer.vocab_size("target"))
 
 
@@ -473,12 +525,12 @@ def test_no_ngram_repeats_over_the_parts_of_a_long_continuation(
     trained: Path, logged: pytest.LogCaptureFixture
 ) -> None:
     loaded = load_model(find_model(trained))
-    generator = Generator(loaded, trained_length(loaded), DecodingConfig(no_repeat_ngram=2))
+    generator = Generator([loaded], trained_length([loaded]), DecodingConfig(no_repeat_ngram=2))
     [text] = generator.continuations("abc", 40, Sampling(seed=1))
     assert len(text) == 40
     assert len({text[index : index + 2] for index in range(39)}) == 39
     assert logged.messages == []
-    generator = Generator(loaded, trained_length(loaded), DecodingConfig(no_repeat_ngram=1))
+    generator = Generator([loaded], trained_length([loaded]), DecodingConfig(no_repeat_ngram=1))
     [text] = generator.continuations("abc", 500, Sampling(seed=1))
     assert len(set(text)) == len(text) < 500
     told = f"the text ends after {len(text)} tokens: --no-repeat-ngram or --forbid rules out every further token"
@@ -490,9 +542,9 @@ def test_no_text_contains_a_forbidden_phrase(trained: Path, beam: int | None) ->
     loaded = load_model(find_model(trained))
     sampling = Sampling(seed=1) if beam is None else None
     length = 200 if beam is None else 8  # many parts, over whose ends a phrase may not go either
-    [free] = Generator(loaded, 16, DecodingConfig(beam=beam or 1)).continuations("abc", length, sampling)
+    [free] = Generator([loaded], 16, DecodingConfig(beam=beam or 1)).continuations("abc", length, sampling)
     forbidden = [f"c{free[0]}", free[2:4], free[5]]  # the first would begin with the end of the prompt
-    held = Generator(loaded, 16, DecodingConfig(beam=beam or 1), forbidden)
+    held = Generator([loaded], 16, DecodingConfig(beam=beam or 1), forbidden)
     [after] = held.continuations("abc", length, sampling)
     assert len(after) == length
     assert not any(phrase in "abc"[4 - len(phrase) :] + after for phrase in forbidden)
@@ -508,11 +560,11 @@ def test_no_text_contains_a_forbidden_phrase(trained: Path, beam: int | None) ->
 )
 def test_phrases_that_cannot_be_forbidden_are_refused(trained: Path, phrase: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        Generator(load_model(find_model(trained)), 16, DecodingConfig(), ["ab", phrase])
+        Generator([load_model(find_model(trained))], 16, DecodingConfig(), ["ab", phrase])
 
 
 def test_unknown_characters_of_a_prompt_are_reported(trained: Path, logged: pytest.LogCaptureFixture) -> None:
-    generator = Generator(load_model(find_model(trained)), 16, DecodingConfig())
+    generator = Generator([load_model(find_model(trained))], 16, DecodingConfig())
     [text] = generator.continuations("a€", 5, Sampling())
     assert len(text) == 5
     told = "the model reads <unk> for characters of the prompt that its vocabulary lacks: €"

@@ -398,11 +398,11 @@ def test_moses_sees_the_end_of_each_line(project: Path) -> None:
 def test_such_a_language_model_scores_and_continues_text(project: Path) -> None:
     loaded = load_model(find_model(project / "lm"))
     lines = (project / "valid.de").read_text().splitlines()
-    score = score_text(loaded, lines, 32)
+    score = score_text([loaded], lines, 32)
     tokens = len(PairData(Run(project / "lm").data / "valid").target_tokens)
     assert (score.tokens, score.unknown, score.characters) == (tokens - 1, 0, sum(len(line) + 1 for line in lines))
     assert score.nll / score.tokens == pytest.approx(read_provenance(find_model(project / "lm"))["valid_nll"], rel=1e-4)
-    generator = Generator(loaded, 32, loaded.decoding)
+    generator = Generator([loaded], 32, loaded.decoding)
     found = list(generator.continuations("AB CDE", 12, Sampling(1.0, 0, 1.0, 3), 20))
     assert {text[:1] for text in found if text} > {" "}  # some begin a word, others continue the last one
     assert all("\n" not in text and "  " not in text for text in found)
@@ -414,7 +414,7 @@ def test_such_a_language_model_scores_and_continues_text(project: Path) -> None:
         ("", "AB CDE", first),
         ("AB", "", [EOS]),
     ):
-        [scored] = ContinuationScorer(loaded).score([(source, hypothesis)])
+        [scored] = ContinuationScorer([loaded]).score([(source, hypothesis)])
         assert list(scored.ids) == expected
 
 
