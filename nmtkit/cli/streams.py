@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -35,19 +35,19 @@ def result_lines(output: Path | None) -> Iterator[Callable[[Iterable[str]], None
 
     Enter this context before that of a progress bar, which may replace stdout.
     """
-    if output is not None:
-        with write_atomically(output) as file:
-            yield lambda lines: file.writelines(f"{line}\n" for line in lines)
-        return
-    write_stdout_as_text()
-    stdout = sys.stdout
-    shown = console.visible if stdout.isatty() else str
+    with ExitStack() as stack:
+        if output is not None:
+            file = stack.enter_context(write_atomically(output))
+        else:
+            write_stdout_as_text()
+            file = sys.stdout
+        shown = console.visible if output is None and file.isatty() else str
 
-    def write(lines: Iterable[str]) -> None:
-        stdout.writelines(f"{shown(line)}\n" for line in lines)
-        stdout.flush()
+        def write(lines: Iterable[str]) -> None:
+            file.writelines(f"{shown(line)}\n" for line in lines)
+            file.flush()  # so that a full disk is found before another file of the same command appears
 
-    yield write
+        yield write
 
 
 def input_lines(

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from typer import Argument, BadParameter, Option
+from typer import BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.files import is_stream, sha256_of, write_atomically
+from nmtkit.files import is_stream, sha256_of
 
 if TYPE_CHECKING:
     from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @options.search_options(*(name for name in DecodingConfig.model_fields if name != "average_last"))
 def command(
     *,
-    models: Annotated[list[Path], Argument(metavar="MODEL...", help="Model or run folders; several form an ensemble.")],
+    models: options.Models,
     input_: options.Input = None,
     output: Annotated[
         Path | None, Option(help="File for the translations, plain or .gz, .xz, .bz2, .zst.  [default: stdout]")
@@ -287,9 +287,8 @@ def translate_stream(
     )
     reader = input_lines(input_, "text", errors, _prompted() if interactive else None)
     with ExitStack() as stack:
-        statuses = stack.enter_context(write_atomically(status)) if status is not None else None
-        # After the status file, which must not appear where the disk is too full for the output.
         write = stack.enter_context(result_lines(output))
+        write_status = stack.enter_context(result_lines(status)) if status is not None else None
         total = None
         if input_ is not None and input_.is_file():
             # A first pass finds faults before long work, and gives the time left.
@@ -309,9 +308,8 @@ def translate_stream(
             written = job.translate(window, reader.invalid_lines, show_progress)
             job.report_unmet(window.lines, written.status)
             write(written.output)
-            if statuses is not None:
-                statuses.writelines(f"{line}\n" for line in written.status)
-                statuses.flush()  # here, as a full disk found at the end would be found after the output has appeared
+            if write_status is not None:
+                write_status(written.status)
             show_progress(1.0)
         job.check_lines(reader.num_lines)
     job.report_doubtful()
