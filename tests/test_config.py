@@ -780,6 +780,10 @@ class TestRulesAcrossKeys:
             ),
             ('share_vocab = false\n[model]\narchitecture = "decoder"\nshare_embeddings = "none"\n', ("share_vocab",)),
             ('[model]\ntarget_positions = "restarted"\n', ('"restarted"', 'architecture = "decoder"')),
+            ('[model]\nsource_attention = "full"\n', ('"full"', 'architecture = "decoder"')),
+            ("[model]\nlocal_block = 8\n", ("local_block", 'self_attention = "local"')),
+            ("[model]\nlocal_previous_block = true\n", ("local_previous_block", 'self_attention = "local"')),
+            ('[model]\ncompression = 2\nself_attention = ["local"]\n', ("compression", '= "compressed"')),
             (
                 '[model]\narchitecture = "decoder"\nself_attention = ["local"]\n[decoding]\ncoverage_penalty = 0.2\n',
                 ("coverage_penalty needs a decoder layer with full or compressed self_attention", "set it to 0"),

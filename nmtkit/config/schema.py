@@ -240,6 +240,10 @@ class Recipe(Section):
             raise ValueError('[model] architecture = "decoder" needs [data] share_vocab = true')
         if self.model.share_embeddings == "all" and not self.data.share_vocab and self.data.head == "none":
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
+        for key, kind in (("local_block", "local"), ("local_previous_block", "local"), ("compression", "compressed")):
+            is_stated = getattr(self.model, key) != default_of(ModelConfig, key)
+            if is_stated and kind not in self.model.self_attention:
+                raise ValueError(f'[model] {key} needs a layer with self_attention = "{kind}"; leave it out')
         if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
             raise ValueError(
                 '[model] source_attention = "full" needs [training] source_loss = 0: a token of the source that is '
