@@ -332,7 +332,7 @@ def _costs_table(comparison: Comparison) -> Table:
     def share(cost: Mapping[str, Any], key: str) -> str:
         return "" if cost.get(key) is None else f"{100 * cost[key]:.1f} %"
 
-    units = [cost["unit"] for cost in comparison.costs if cost and "unit" in cost]
+    units = [cost["unit"] for cost in comparison.costs if cost and cost.get("unit")]
     lines = {
         "updates": lambda cost: f"{cost['updates']:,}",
         units[0] if units else TARGET_TOKENS: lambda cost: f"{cost['target_tokens']:,}",

@@ -63,7 +63,7 @@ def training_table(cost: Mapping[str, Any]) -> Table:
     where = f"on {cost['processes']} x {cost['device']} ({cost['precision']}){_processor(cost)}"
     rows = [
         ["updates", f"{cost['updates']:,}"],
-        [f"{cost.get('unit', TARGET_TOKENS)} seen", f"{cost['target_tokens']:,}"],
+        [f"{cost.get('unit') or TARGET_TOKENS} seen", f"{cost['target_tokens']:,}"],
         ["time", f"{duration(cost['seconds'])} {where}"],
         ["FLOPs, counted", f"{scientific(flops)} ({amount(cost['flops_per_second'])}FLOP/s)"],
     ]
@@ -179,7 +179,7 @@ def prediction_table(predicted: Mapping[str, Any]) -> Table:
     of_parts = [(part, predicted[key]) for part, key in _PARTS.items()]
     rows = [
         ["updates", f"{predicted['updates']:,} ({predicted['limit']}{epochs})"],
-        [predicted.get("unit", TARGET_TOKENS), f"{predicted['target_tokens']:,}"],
+        [predicted.get("unit") or TARGET_TOKENS, f"{predicted['target_tokens']:,}"],
         ["parameters", f"{predicted['parameters']:,}"],
         ["FLOPs", f"{scientific(flops)} (forward a third, backward two)"],
         *([f"  {part}", f"{scientific(value)} ({percent(value, flops)})"] for part, value in of_parts),
@@ -208,7 +208,7 @@ def prediction_fared(cost: Mapping[str, Any]) -> Table:
     rows = []
     for name, before, after in (
         ("updates", *updates),
-        (cost.get("unit", TARGET_TOKENS), predicted["target_tokens"], cost["target_tokens"]),
+        (cost.get("unit") or TARGET_TOKENS, predicted["target_tokens"], cost["target_tokens"]),
         ("FLOPs", predicted["flops"], cost["flops"]),
         ("FLOPs for padding", predicted["flops_padding"], cost["flops_padding"]),
         ("seconds", predicted["seconds"], cost["seconds"]),
