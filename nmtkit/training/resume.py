@@ -26,7 +26,7 @@ from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, NmtkitError
 from nmtkit.evaluation.cost import read_metrics
 from nmtkit.files import remove_folder, sha256_of
-from nmtkit.json_toml import read_json, write_json_lines
+from nmtkit.json_toml import read_json, write_json, write_json_lines
 from nmtkit.model_folder import read_description, read_provenance, read_tensors, same_bits, step_of
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
@@ -37,7 +37,7 @@ from nmtkit.training.nonfinite import forget_later_nonfinite
 from nmtkit.training.precision import with_precision
 from nmtkit.training.state import MEASURED, Progress, TrainingState, execution_facts, remove_old_states, whole_states
 from nmtkit.training.transfer import initial_weights
-from nmtkit.training.validation import Validator
+from nmtkit.training.validation import Validation, Validator
 from nmtkit.versions import versions
 
 
@@ -213,7 +213,7 @@ def check_settings(saved: dict[str, Any], run: Run, recipe: Recipe, manifest: di
     if changes:
         raise NmtkitError(
             f"{run.folder} was trained with other settings (changed: {', '.join(changes)}); "
-            "take another --run-dir, or undo the change"
+            "undo the change, or take another --run-dir (with training.init, it starts from this run)"
         )
     path = recipe.training.init
     # A model that has been removed does not matter: the run has its own weights by now.
@@ -293,7 +293,7 @@ def forget_later(run: Run, step: int, done: int) -> None:
 
 
 def forget_ends(run: Run, step: int) -> None:
-    """Remove reports and checkpoints that exist only because training had ended before update ``step``.
+    """Remove reports, checkpoints and scores that exist only because training had ended before update ``step``.
 
     A checkpoint stays as long as it is the only one.
     """
@@ -308,24 +308,36 @@ def forget_ends(run: Run, step: int) -> None:
     for folder in end_checkpoints(run):
         if step_of(folder) < step and run.checkpoints() != [folder]:
             remove_folder(folder)
+    for folder in end_checkpoints(run, "validation"):
+        if step_of(folder) < step:
+            unscored = {"valid_nll": None, "valid_bleu": None, "end": False}
+            write_json(folder / "provenance.json", {**read_provenance(folder), **unscored})
 
 
-def end_checkpoints(run: Run) -> list[Path]:
-    """Return the checkpoints that were written only because training ended there."""
+def add_end_score(folder: Path, validation: Validation) -> None:
+    """Add the validation at the end of training to a checkpoint that was due, but without a validation."""
+    provenance = read_provenance(folder)
+    if provenance["valid_nll"] is None and not provenance["end"]:
+        score = {"valid_nll": validation.metrics["valid_nll"], "valid_bleu": validation.bleu, "end": "validation"}
+        write_json(folder / "provenance.json", {**provenance, **score})
+
+
+def end_checkpoints(run: Run, *kinds: bool | str) -> list[Path]:
+    """Return the checkpoints that were written (True) or scored ("validation") only because training ended there."""
     found = []
     for folder in run.checkpoints():
         with suppress(NmtkitError):  # a damaged one is reported where it is used
-            if read_provenance(folder).get("end"):
+            if read_provenance(folder).get("end", False) in (kinds or (True,)):
                 found.append(folder)
     return found
 
 
 def remove_old_checkpoints(run: Run, training: TrainingConfig) -> None:
     """Keep the last and the best; those of an earlier end do not count, and are removed by `forget_ends`."""
-    ends = end_checkpoints(run)
+    ends, ends_or_scored = end_checkpoints(run), end_checkpoints(run, True, "validation")
     found = [folder for folder in run.checkpoints() if folder not in ends]
-    best = run.best_checkpoints(training.keep_best + len(ends), check=False)
-    best = [folder for folder in best if folder not in ends]
+    best = run.best_checkpoints(training.keep_best + len(ends_or_scored), check=False)
+    best = [folder for folder in best if folder not in ends_or_scored]
     for old in set(found) - {*found[-training.keep_last :], *best[: training.keep_best]}:
         remove_folder(old)
 

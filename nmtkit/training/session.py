@@ -40,6 +40,7 @@ from nmtkit.training.precision import settle_precision
 from nmtkit.training.prediction import Hardware, predict
 from nmtkit.training.reporting import Reporter, memory_bytes
 from nmtkit.training.resume import (
+    add_end_score,
     check_same_state,
     end_checkpoints,
     forget_ends,
@@ -401,9 +402,13 @@ class _Session:
             progress, training = self._state.progress, self._recipe.training
             rate = learning_rate(progress.step, training, self._recipe.model.d_model)
             self._reporter.report(progress, rate, validation, is_end=True)
-        if not has_checkpoint and self._workers.is_main:
+        if not self._workers.is_main:
+            return limit
+        if not has_checkpoint:
             self._save_checkpoint(validation, is_end=not self._has_saved)  # beside those that a longer training keeps
             forget_ends(self._run, self._state.progress.step)
+        elif validation is not None:
+            add_end_score(self._run.checkpoint(self._state.progress.step), validation)
         return limit
 
     def _roll_back(self) -> None:

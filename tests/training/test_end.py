@@ -297,6 +297,21 @@ class TestInterruptedEnd:
         line = metrics_without_time(run)[-1]
         assert (line["step"], line["end"]) == (3, "validation") and line["loss"] > 0
 
+    def test_a_checkpoint_that_was_due_without_a_validation_gets_that_of_the_end(
+        self, tiny_project: TinyProject, tmp_path: Path
+    ) -> None:
+        settings = ["checkpoint_every_steps=2", "validate_every_steps=5", "keep_last=9", "keep_best=1"]
+        settings = [f"training.{setting}" for setting in settings]
+        run, other = (tiny_project.copy(tmp_path / name) for name in ("run", "other"))
+        tiny_project.train(run, "training.max_steps=4", *settings)
+        provenance = read_json(Run(run).checkpoint(4) / "provenance.json")
+        assert provenance["valid_nll"] == metrics_without_time(run)[-1]["valid_nll"]
+        assert Run(run).best_checkpoints(2) == [Run(run).checkpoint(4)]
+        tiny_project.train(run, "training.max_steps=7", *settings)
+        tiny_project.train(other, "training.max_steps=7", *settings)
+        assert all_of(run) == all_of(other)
+        assert read_json(Run(run).checkpoint(4) / "provenance.json")["valid_nll"] is None
+
     @pytest.mark.parametrize("number", [3, 4])  # a disk that fills up before the validation, and before the checkpoint
     def test_a_full_disk_at_the_end_keeps_the_save_and_room_for_a_checkpoint_ends_it(
         self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch, number: int

@@ -447,7 +447,7 @@ class TestSaves:
         every = {"max_steps=4": 4, "max_epochs=1": 7, "max_minutes=0.0000001": 1}[limit]
         tiny.train(run, f"training.{limit}", f"training.checkpoint_every_steps={every}")
         [checkpoint] = Run(run).checkpoints()
-        assert not read_json(checkpoint / "provenance.json")["end"]
+        assert read_json(checkpoint / "provenance.json")["end"] == "validation"  # was due, but without a validation
         shutil.rmtree(run / "resume")
         before = contents(run)
         with pytest.raises(NmtkitError, match="no resume state, but 1 checkpoint; to train from scratch, remove"):
