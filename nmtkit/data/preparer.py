@@ -18,7 +18,7 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import data_report_page
 from nmtkit.data.quality_report import Findings
-from nmtkit.data.set_checks import ODD_SHARE, warn_of_odd_set
+from nmtkit.data.set_checks import ODD_SHARE, warn_of_header, warn_of_odd_set
 from nmtkit.data.shards import ShardWriter
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords
@@ -181,6 +181,7 @@ class Preparer:
             pairs = [(one, task.model_target(label, target.name)) for one, label in pairs]
         num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
         self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
+        warn_of_header(corpus, data)
         if data.task_name == "translation":
             warn_of_odd_set(target.name, pairs, data, self._recipe.cleaning)
             if role == "test" and (shared := len(set(pairs).intersection(self._valid))) > ODD_SHARE * len(pairs):

@@ -1,17 +1,21 @@
 """Faults of validation and test sets. They are read as they are, so `prepare` only warns of them."""
 
+import locale
 import math
 from collections import defaultdict
 
 from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.console import listed, log
-from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, PairExaminer
+from nmtkit.corpora.corpus import Corpus
+from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, PairExaminer, excerpt
 from nmtkit.data.divergence import are_unrelated
+from nmtkit.tasks.known import task_of
 from nmtkit.text.leftovers import is_tokenized
 
 ODD_SHARE = 0.02
 """Share of the pairs of a set above which they are mentioned; sets in use have a few odd lines."""
+_COLUMN_NAMES = {"source", "src", "target", "tgt", "trg", "text", "sentence", "translation", "reference", "label", "id"}
 _RULES_WARNED_OF = {"html_entity", "markup", "wrong_script", "swapped_sides", "wrong_language"}
 
 
@@ -42,4 +46,20 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
         log.warning(
             '%s: punctuation is split off as a tokeniser does; if that is meant, state data.text = "tokenized", else '
             "BLEU scores are not comparable", name
+        )  # fmt: skip
+
+
+def warn_of_header(corpus: Corpus, data: DataConfig) -> None:
+    """Warn if the first line of a corpus looks like the names of columns; ``data``: settings with its languages."""
+    if not task_of(data).has_source:
+        return
+    sides = [side.open(errors="surrogateescape") for side in (corpus.source, corpus.target)]
+    pair = next(zip(*sides, strict=False), ())
+    # Python's table of locales also has names of languages, such as "german".
+    languages = {name for name in locale.locale_alias if len(name) > 3}
+    names = {*_COLUMN_NAMES, *languages, data.source_language, data.target_language}
+    if names.intersection(line.strip().lower() for line in pair):
+        log.warning(
+            "%s, line 1: %s looks like a header, but is read as a pair; if it is one, delete this line of the file",
+            corpus.source.name, " and ".join(repr(excerpt(line)) for line in dict.fromkeys(pair)),
         )  # fmt: skip

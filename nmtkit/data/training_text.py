@@ -45,6 +45,7 @@ from nmtkit.data.divergence import likely_first_divergent_line
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_report import LINES_NAMED, Findings, shown_name
 from nmtkit.data.repeats import KeyFile, PairFile, key_of
+from nmtkit.data.set_checks import warn_of_header
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import LineReader
@@ -212,6 +213,7 @@ class TrainingTextReader:
                     before = self._findings.counts["source_equals_target"]
                     self._read_corpus(number, readers, text, (source, target), advance)
                     self._check_line_count(corpus, *readers)
+                    warn_of_header(corpus, self._data.in_direction(self._data.direction(self._data.train[number])))
                     num_equal = self._findings.counts["source_equals_target"] - before
                     counts.append(counts_of(*readers))
                     self._findings.check_sides([reader.name for reader in readers], num_equal, counts[-1]["pairs"])

@@ -48,6 +48,7 @@ _DOUBTS = {
         "the translation was ended by the maximum length (--max-length, --max-length-ratio, --max-length-offset)"
     ),
     "short": "the translation is so short that text is probably missing",
+    "tabs": "tabs are read as blanks, so all columns of a table are translated; cut out the one that is meant",
 }
 """What a status means for the text of a line, where some may be lost."""
 SAVE_SECONDS = 30.0
@@ -190,6 +191,8 @@ class TranslationJob:
             found = json.loads(status)
             for status in self.doubtful.keys() & found["status"]:
                 self.doubtful[status].append(found["line"])
+            if "\t" in line.strip() and self.engine.task.translates_sentences:
+                self.doubtful["tabs"].append(found["line"])
             if "unmet" in found["status"] and self.engine.task.words(line):
                 unsatisfied.append(found["line"])
                 missing += found.get("missing", [])

@@ -834,6 +834,14 @@ class TestGoingOn:
         told = "error: /dev/full: No space left on device; make room and run the same command again\n"
         assert outcome.err == told
 
+    def test_lines_with_tabs_are_told(self, translate: Command, tmp_path: Path) -> None:
+        (tmp_path / "table").write_text("the cat\tdie Katze\nthe cat\n\tthe dog\n")
+        outcome = translate("--input", tmp_path / "table", "--output", tmp_path / "out")
+        assert outcome.code == 0
+        assert "tabs are read as blanks, so all columns of a table are translated; cut out the one" in outcome.err
+        assert outcome.err.endswith(": line 1\n")
+        assert "tabs" not in translate(stdin=b"the cat\n").err
+
     def test_of_two_outputs_the_full_one_is_named(self, translate: Command, tmp_path: Path) -> None:
         outcome = translate("--output", "/dev/full", "--status", tmp_path / "status", stdin=b"the cat\n" * 3000)
         assert outcome.code == 1

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import random
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -161,6 +162,18 @@ def test_a_size_that_a_given_tokenizer_does_not_have_is_named(
     assert "has no effect" not in caplog.text
     project.prepare(*given, "data.vocab_size=70")
     assert f"data.vocab_size = 70 has no effect: the tokenizer of {base} has 60 entries" in caplog.text
+
+
+def test_a_first_line_that_looks_like_a_header_is_told(project: Project, logged: pytest.LogCaptureFixture) -> None:
+    project.write("train", [("ID", "Deutsch"), *sentence_pairs(120)])
+    project.write("seen", [("English", "German"), *sentence_pairs(4, seed=2)])
+    project.write("fine", sentence_pairs(4, seed=4))
+    project.prepare(project.entries("test", "seen", "fine"))
+    told = [message for message in logged.messages if "looks like a header" in message]
+    assert [re.sub(r"^\S*/", "", message).partition(", but")[0] for message in told] == [
+        "seen.en, line 1: 'English' and 'German' looks like a header",
+        "train.en, line 1: 'ID' and 'Deutsch' looks like a header",
+    ]
 
 
 @pytest.mark.parametrize("context", [0, 1])  # unknown words of the sentence before do not count
