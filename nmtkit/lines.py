@@ -110,22 +110,29 @@ class LineReader:
 def refuse_binary(line: bytes, name: str) -> None:
     """Raise DataError if the first line of a text is that of compressed data or of UTF-16.
 
-    UTF-16 has a byte-order mark, or each other byte is NUL.
+    UTF-16 has a byte-order mark, or at least half of each other byte is NUL.
     """
     for beginning, kind in BEGINNINGS.items():
         if line.startswith(beginning):
+            if b"[Content_Types].xml" in line or b"mimetypeapplication/vnd" in line:
+                raise DataError(f"{name}: is an office document; save it as plain text, a table as tab-separated text")
             raise DataError(f"{name}: holds {kind} data and no text; decompress it, or give it the ending of its kind")
     # Whole code units: in UTF-16 with the high byte first, one byte of the line end is left in the line.
     begin = line[: min(200, len(line) & ~1)]
-    has_mark = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if has_mark or (len(begin) >= 8 and any({*begin[side::2]} == {0} != {*begin[1 - side :: 2]} for side in (0, 1))):
-        raise DataError(f"{name}: looks like UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
+    nuls = [begin[side::2].count(0) for side in (0, 1)]
+    kind = "utf-16be" if nuls[0] > nuls[1] else "utf-16le"
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        kind = "utf-16"
+    elif len(begin) < 8 or nuls[0] == nuls[1] or 4 * max(nuls) < len(begin):
+        return
+    raise DataError(f"{name}: looks like UTF-16; convert it with `iconv -f {kind} -t utf-8 FILE > FILE.utf8`")
 
 
 def refuse_carriage_returns(line: bytes, name: str) -> None:
     """Raise DataError if a text has no ``\\n`` but several carriage returns; ``line``: the first, with its end."""
     if line.count(b"\r") > 1 and not line.endswith(b"\n"):
-        raise DataError(f"{name}: only carriage returns end its lines; convert it with `tr '\\r' '\\n'`")
+        remedy = "`tr '\\r' '\\n' < FILE > FILE.lines`"
+        raise DataError(f"{name}: only carriage returns end its lines; convert it with {remedy}")
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:

@@ -398,7 +398,8 @@ def find_model(path: Path) -> Path:
         ModelError: there is no model.
     """
     if not path.is_dir():
-        raise ModelError(f"{path}: no such folder; give a model folder, a run folder or a checkpoint")
+        fault = "is a file, and no folder" if path.exists() else "no such folder"
+        raise ModelError(f"{path}: {fault}; give a model folder, a run folder or a checkpoint")
     if is_model_folder(path):
         return path
     run = Run(path)

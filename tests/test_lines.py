@@ -67,11 +67,19 @@ class TestLines:
         with pytest.raises(DataError, match=rf"text: holds {kind} data and no text; decompress it, or give it the end"):
             list(LineReader(tmp_path / "text"))
 
-    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le"])
+    @pytest.mark.parametrize("beginning", [b"[Content_Types].xml", b"mimetypeapplication/vnd.oasis.opendocument.text"])
+    def test_an_office_document_is_told_from_a_zip_file(self, tmp_path: Path, beginning: bytes) -> None:
+        (tmp_path / "text").write_bytes(b"PK\x03\x04\x14\0\6\0" + beginning)
+        with pytest.raises(DataError, match="text: is an office document; save it as plain text, a table as tab-"):
+            list(LineReader(tmp_path / "text"))
+
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16be", "utf-16le"])
     @pytest.mark.parametrize("errors", ["strict", "replace", "surrogateescape"])
-    def test_utf16_is_recognised(self, tmp_path: Path, encoding: str, errors: Any) -> None:
-        (tmp_path / "text").write_bytes("Ein Haus.\n".encode(encoding))
-        with pytest.raises(DataError, match=r"text: looks like UTF-16; convert it with `iconv -f utf-16 -t utf-8`$"):
+    @pytest.mark.parametrize("text", ["Ein Haus.\n", "Ŋe Haus’ t\n"])
+    def test_utf16_is_recognised(self, tmp_path: Path, encoding: str, errors: Any, text: str) -> None:
+        (tmp_path / "text").write_bytes(text.encode(encoding))
+        remedy = rf"text: looks like UTF-16; convert it with `iconv -f {encoding} -t utf-8 FILE > FILE.utf8`$"
+        with pytest.raises(DataError, match=remedy):
             list(LineReader(tmp_path / "text", errors=errors))
         assert list(LineReader([b"\0\0\0\0\0\0\0\0\n"])) == ["\0" * 8]
 

@@ -113,7 +113,7 @@ class ModelConfig(Section):
         if self.target_positions == "restarted" and not self.is_joined:
             raise ValueError('target_positions = "restarted" needs architecture = "decoder"')
         if self.source_attention == "full" and not self.is_joined:
-            raise ValueError('source_attention = "full" needs architecture = "decoder"; an encoder sees the whole source')
+            raise ValueError('source_attention = "full" needs architecture = "decoder"; an encoder sees all of it')
         if self.output_bias and self.has_actions:
             raise ValueError("output_bias is for models that generate text; leave it out")
         if "window" in self.self_attention and self.attention_window is None:

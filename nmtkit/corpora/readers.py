@@ -147,7 +147,8 @@ def read_column(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byt
         elif line.strip(b"\r\n"):
             raise DataError(
                 f"{name}, line {number}: has {len(cells)} column{'s' if len(cells) > 1 else ''}, not {last}; correct "
-                "the line (columns stand apart by tabs), or state other columns (source_column, target_column)"
+                "the line (columns stand apart by tabs, not by commas, and cells have no quotes), or state other "
+                "columns (source_column, target_column)"
             )
         else:
             yield b"\n"

@@ -150,8 +150,8 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
         if run.is_trained():
             changes = changes_since(recipe, manifest) or ["the text of a corpus"]
             raise NmtkitError(
-                f"{run.folder} has been trained with other data (changed: {', '.join(changes)}); take another "
-                "--run-dir, or undo the change"
+                f"{run.folder} has been trained with other data (changed: {', '.join(changes)}); undo "
+                "the change, or take another --run-dir (with training.init, it starts from this run)"
             )
         log.info("the recipe or its corpora have changed; preparing %s again", run.data)
     elif run.is_trained() and run.recipe_file.is_file() and (changes := data_changes(run.recipe(recipe.name), recipe)):
@@ -265,7 +265,10 @@ def _open_corpora(data: DataConfig, run: Run, mirror: Path | None) -> Corpora:
             # zh_CN and eng_Latn begin with the code of the language.
             if code.partition("_")[0] not in known:
                 near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
-                log.warning('data.%s = "%s" is not a known language code (near ones: %s)', key, code, near or "none")
+                log.warning(
+                    'data.%s = "%s" is not a language code that is known here (near ones: %s); if it is right, go on',
+                    key, code, near or "none",
+                )  # fmt: skip
     generated = {
         number: Generation(entry, data, run)
         for number, entry in enumerate(data.train)
@@ -328,7 +331,7 @@ def check_given_tokenizer(tokenizer: Tokenizer, data: DataConfig) -> None:
                 f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
                 "or take the recipe of its run as base"
             )
-    size, usual = max(own["vocab_sizes"].values()), DataConfig.model_fields["vocab_size"].default
+    size, usual = max(own["vocab_sizes"].values(), default=0), DataConfig.model_fields["vocab_size"].default
     if data.vocab_size not in (size, usual) and own["subwords"] in ("bpe", "unigram", "wordpiece"):
         text = "data.vocab_size = %d has no effect: the tokenizer of %s has %d entries"
         log.info(text, data.vocab_size, data.tokenizer, size)

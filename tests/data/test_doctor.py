@@ -606,7 +606,7 @@ class TestReport:
         corpus.write("train", encoded(CLEAN))
         corpus.check(languages=("en", "deh"))
         (warning,) = [record.getMessage() for record in caplog.records if "language" in record.getMessage()]
-        assert warning.startswith('data.target_language = "deh" is not a known language code (near ones: ')
+        assert warning.startswith('data.target_language = "deh" is not a language code that is known here (near ones: ')
         assert "deu" in warning
         caplog.clear()
         for code in ("de_AT", "zh_Hans", "hsb", "eo", "yue", "ptb", "zxx"):
