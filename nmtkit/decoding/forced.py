@@ -265,13 +265,16 @@ def scoring_type(precision: str | None, device: torch.device) -> torch.dtype:
     """Return the type to compute scores in, by default float64 on a CPU and float32 elsewhere.
 
     Raises:
-        NmtkitError: float64 on a device without it.
+        NmtkitError: float64 on a device without it, or another precision.
     """
+    types = {"float64": torch.float64, "float32": torch.float32}
+    if precision is not None and precision not in types:
+        raise NmtkitError(f"precision {precision!r}: scores are computed in float64 or float32")
     if precision == "float64" and widest_float(device) != torch.float64:
         raise NmtkitError(f"precision float64 is not available on {device.type}; choose float32, or --device cpu")
     if precision is None:
         precision = "float64" if device.type == "cpu" else "float32"
-    return {"float64": torch.float64, "float32": torch.float32}[precision]
+    return types[precision]
 
 
 @torch.inference_mode()

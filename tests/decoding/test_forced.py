@@ -302,3 +302,5 @@ def test_models_are_read_from_their_folders(tokenizer: Tokenizer, tmp_path: Path
 def test_a_precision_that_a_device_does_not_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NmtkitError, match="float64 is not available on mps; choose float32"):
         ForcedDecoder.load(tmp_path / "none", "mps", "float64")
+    with pytest.raises(NmtkitError, match="precision 'bf16': scores are computed in float64 or float32"):
+        ForcedDecoder.load(tmp_path / "none", "cpu", "bf16")
