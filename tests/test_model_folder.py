@@ -370,7 +370,7 @@ def as_export(folder: Path, to: str) -> None:
     ("make", "message"),
     [
         (lambda folder: None, "no such folder"),
-        (lambda folder: folder.write_text("a model?"), "no such folder"),
+        (lambda folder: folder.write_text("a model?"), "is a file, and no folder"),
         (lambda folder: folder.mkdir(), "neither a model folder nor a run"),
         (lambda folder: (folder / "checkpoints").mkdir(parents=True), "neither a model folder nor a run"),
         (partial(as_export, to="ctranslate2"), r"export of runs/x, which `nmtkit translate` .* CTranslate2Translator"),

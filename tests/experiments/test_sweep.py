@@ -158,10 +158,15 @@ def test_under_patience_the_best_checkpoint_is_measured(tiny: Any, tmp_path: Pat
     assert result["nll"] == pytest.approx(found[best], rel=1e-6)
 
 
-def test_without_a_validated_checkpoint_the_last_one_is_measured(tiny: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["best", "last"])
+def test_without_a_validated_checkpoint_the_last_one_is_measured(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "last":  # as if the only validation, that of the end, were not finite
+        monkeypatch.setattr("nmtkit.training.session.add_end_score", lambda *_: None)
     training = "patience_validations = 5, validate_every_steps = 99, checkpoint_every_steps = 1, max_steps = 2"
     result = result_of_row(tiny.recipe, tmp_path, training)
-    assert (result["checkpoint"], result["checkpoint_is"]) == (2, "last")
+    assert (result["checkpoint"], result["checkpoint_is"]) == (2, kind)
 
 
 def test_data_are_prepared_once_and_shared(swept: Swept) -> None:
