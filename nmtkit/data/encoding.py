@@ -222,10 +222,10 @@ def num_trained(pairs: Sequence[tuple[str, str]], direction: tuple[str, str], ru
     encoder = BlockEncoder(run.tokenizer_folder, run.recipe(), directions=[direction])
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs).encode() for side in range(2))
     block = encoder(TextBlock(0, 1, 0, bytes([SPOOLED]) * len(pairs), source, target))
-    kind = block.ids[0].dtype
     own = _own_text(list(zip(block.ids, block.lengths, strict=True)), tokenizer)
     # Ids do not tell unknown words apart.
-    known = [pair for pair in own if all(UNK not in np.frombuffer(text, kind) for text in pair)]
+    kinds = [ids.dtype for ids in block.ids]
+    known = [pair for pair in own if not any(UNK in np.frombuffer(*side) for side in zip(pair, kinds, strict=True))]
     data, wanted, trained = PairData(run.train_data), set(known), set[tuple[bytes, bytes]]()
     for begin in range(0, len(data), _PAIRS_AT_ONCE):
         indices = np.arange(begin, min(begin + _PAIRS_AT_ONCE, len(data)))

@@ -41,7 +41,7 @@ from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
 from nmtkit.text.scripts import BLEU_TOKENIZERS, bleu_tokenizer, known_languages
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import BYTE_PIECE
+from nmtkit.text.vocabulary import BYTE_PIECE, SIDES
 from nmtkit.versions import versions
 
 
@@ -331,7 +331,7 @@ def check_given_tokenizer(tokenizer: Tokenizer, data: DataConfig) -> None:
                 f"data.{key} = {value!r}, but the tokenizer of {data.tokenizer} has {own[key]!r}; state the same, "
                 "or take the recipe of its run as base"
             )
-    size, usual = max(own["vocab_sizes"].values(), default=0), DataConfig.model_fields["vocab_size"].default
+    size, usual = max(map(tokenizer.vocab_size, SIDES)), DataConfig.model_fields["vocab_size"].default
     if data.vocab_size not in (size, usual) and own["subwords"] in ("bpe", "unigram", "wordpiece"):
         text = "data.vocab_size = %d has no effect: the tokenizer of %s has %d entries"
         log.info(text, data.vocab_size, data.tokenizer, size)

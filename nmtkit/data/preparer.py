@@ -172,6 +172,8 @@ class Preparer:
             raise DataError(explain_line_counts(corpus, self._data, len(sources), len(targets))[1])
         self._describe(corpus, role, counts_of(source, target))
         pairs, task = list(zip(sources, targets, strict=True)), self._task
+        if pairs:
+            warn_of_header(source.name, pairs[0], data)
         for number, pair in enumerate(pairs, start=1):
             task.check_pair(*pair, [source.name, target.name], number)
             if task.has_labels and role == "test" and not all(side.strip() for side in pair):
@@ -181,7 +183,6 @@ class Preparer:
             pairs = [(one, task.model_target(label, target.name)) for one, label in pairs]
         num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
         self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
-        warn_of_header(corpus, data)
         if data.task_name == "translation":
             warn_of_odd_set(target.name, pairs, data, self._recipe.cleaning)
             if role == "test" and (shared := len(set(pairs).intersection(self._valid))) > ODD_SHARE * len(pairs):

@@ -1,4 +1,4 @@
-"""Faults of validation and test sets. They are read as they are, so `prepare` only warns of them."""
+"""Faults of validation and test sets, which are read as they are, and headers: `prepare` only warns of them."""
 
 import locale
 import math
@@ -7,7 +7,6 @@ from collections import defaultdict
 from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.console import listed, log
-from nmtkit.corpora.corpus import Corpus
 from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, PairExaminer, excerpt
 from nmtkit.data.divergence import are_unrelated
 from nmtkit.tasks.known import task_of
@@ -49,17 +48,18 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
         )  # fmt: skip
 
 
-def warn_of_header(corpus: Corpus, data: DataConfig) -> None:
-    """Warn if the first line of a corpus looks like the names of columns; ``data``: settings with its languages."""
-    if not task_of(data).has_source:
-        return
-    sides = [side.open(errors="surrogateescape") for side in (corpus.source, corpus.target)]
-    pair = next(zip(*sides, strict=False), ())
+def warn_of_header(name: str, pair: tuple[str, str], data: DataConfig) -> None:
+    """Warn if the first pair of a corpus or set looks like the names of columns.
+
+    Args:
+        name: the file of the sources, for the message.
+        data: settings with the languages of the pair.
+    """
     # Python's table of locales also has names of languages, such as "german".
-    languages = {name for name in locale.locale_alias if len(name) > 3}
+    languages = {alias for alias in locale.locale_alias if len(alias) > 3}
     names = {*_COLUMN_NAMES, *languages, data.source_language, data.target_language}
-    if names.intersection(line.strip().lower() for line in pair):
+    if task_of(data).has_source and names.intersection(line.strip().lower() for line in pair):
         log.warning(
             "%s, line 1: %s looks like a header, but is read as a pair; if it is one, delete this line of the file",
-            corpus.source.name, " and ".join(repr(excerpt(line)) for line in dict.fromkeys(pair)),
+            name, " and ".join(repr(excerpt(line)) for line in dict.fromkeys(pair)),
         )  # fmt: skip

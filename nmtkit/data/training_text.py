@@ -213,7 +213,6 @@ class TrainingTextReader:
                     before = self._findings.counts["source_equals_target"]
                     self._read_corpus(number, readers, text, (source, target), advance)
                     self._check_line_count(corpus, *readers)
-                    warn_of_header(corpus, self._data.in_direction(self._data.direction(self._data.train[number])))
                     num_equal = self._findings.counts["source_equals_target"] - before
                     counts.append(counts_of(*readers))
                     self._findings.check_sides([reader.name for reader in readers], num_equal, counts[-1]["pairs"])
@@ -241,6 +240,9 @@ class TrainingTextReader:
         unrelated = list[int]()
         for block in in_order(BlockExaminer, examiner, blocks, self._workers):
             raw = pending.popleft()
+            if not raw.lines_before:
+                for pair in islice(zip(*raw.readers("surrogateescape"), strict=False), 1):
+                    warn_of_header(raw.names[0], pair, examiner[0])
             unrelated += block.unrelated
             findings.num_pairs += len(block.states)
             findings.add_block(block)

@@ -50,7 +50,7 @@ _DOUBTS = {
     "short": "the translation is so short that text is probably missing",
     "tabs": "tabs are read as blanks, so all columns of a table are translated; cut out the one that is meant",
 }
-"""What a status means for the text of a line, where some may be lost."""
+"""What a status means for the text of a line, where some may be lost; and tabs, which are no status."""
 SAVE_SECONDS = 30.0
 """Interval at which translated sentences of an unfinished window are saved, so that fast translation saves none."""
 

@@ -305,39 +305,40 @@ def forget_ends(run: Run, step: int) -> None:
         if end != "line":
             kept.append(line)
     write_json_lines(run.metrics, kept)
-    for folder in end_checkpoints(run):
-        if step_of(folder) < step and run.checkpoints() != [folder]:
+    for folder, end in end_checkpoints(run).items():
+        if step_of(folder) >= step:
+            continue
+        if end == "validation":
+            unscored = {**read_provenance(folder), **Validation.scores(None), "end": False}
+            write_json(folder / "provenance.json", unscored)
+        elif run.checkpoints() != [folder]:
             remove_folder(folder)
-    for folder in end_checkpoints(run, "validation"):
-        if step_of(folder) < step:
-            unscored = {"valid_nll": None, "valid_bleu": None, "end": False}
-            write_json(folder / "provenance.json", {**read_provenance(folder), **unscored})
 
 
 def add_end_score(folder: Path, validation: Validation) -> None:
     """Add the validation at the end of training to a checkpoint that was due, but without a validation."""
     provenance = read_provenance(folder)
     if provenance["valid_nll"] is None and not provenance["end"]:
-        score = {"valid_nll": validation.metrics["valid_nll"], "valid_bleu": validation.bleu, "end": "validation"}
-        write_json(folder / "provenance.json", {**provenance, **score})
+        scored = {**provenance, **Validation.scores(validation), "end": "validation"}
+        write_json(folder / "provenance.json", scored)
 
 
-def end_checkpoints(run: Run, *kinds: bool | str) -> list[Path]:
+def end_checkpoints(run: Run) -> dict[Path, Any]:
     """Return the checkpoints that were written (True) or scored ("validation") only because training ended there."""
-    found = []
+    found = {}
     for folder in run.checkpoints():
         with suppress(NmtkitError):  # a damaged one is reported where it is used
-            if read_provenance(folder).get("end", False) in (kinds or (True,)):
-                found.append(folder)
+            if end := read_provenance(folder).get("end"):
+                found[folder] = end
     return found
 
 
 def remove_old_checkpoints(run: Run, training: TrainingConfig) -> None:
     """Keep the last and the best; those of an earlier end do not count, and are removed by `forget_ends`."""
-    ends, ends_or_scored = end_checkpoints(run), end_checkpoints(run, True, "validation")
-    found = [folder for folder in run.checkpoints() if folder not in ends]
-    best = run.best_checkpoints(training.keep_best + len(ends_or_scored), check=False)
-    best = [folder for folder in best if folder not in ends_or_scored]
+    ends = end_checkpoints(run)
+    found = [folder for folder in run.checkpoints() if ends.get(folder) is not True]
+    best = run.best_checkpoints(training.keep_best + len(ends), check=False)
+    best = [folder for folder in best if folder not in ends]
     for old in set(found) - {*found[-training.keep_last :], *best[: training.keep_best]}:
         remove_folder(old)
 

@@ -442,16 +442,14 @@ class _Session:
     def _save_checkpoint(self, validation: Validation | None, *, is_end: bool = False) -> None:
         recipe, step = self._recipe, self._state.progress.step
         ends = end_checkpoints(self._run)  # removed soon, by `forget_ends`
-        before = [
-            step_of(folder) for folder in self._run.checkpoints() if step_of(folder) < step and folder not in ends
-        ]
+        kept = [folder for folder in self._run.checkpoints() if ends.get(folder) is not True]
+        before = [step_of(folder) for folder in kept if step_of(folder) < step]
         provenance = {
             "kind": "checkpoint",
             **self._facts(),
             "previous": max(before, default=0),
             "best_metric": recipe.training.best_metric,
-            "valid_nll": validation.metrics["valid_nll"] if validation is not None else None,
-            "valid_bleu": validation.bleu if validation is not None else None,
+            **Validation.scores(validation),
             "end": is_end,
         }
         folder, weights = self._run.checkpoint(step), self._state.result

@@ -65,6 +65,12 @@ class Validation:
             **directions,
         }  # fmt: skip
 
+    @staticmethod
+    def scores(validation: "Validation | None") -> dict[str, float | None]:
+        """Return the scores that a checkpoint keeps, None without a validation."""
+        nll, bleu = (None, None) if validation is None else (validation.metrics["valid_nll"], validation.bleu)
+        return {"valid_nll": nll, "valid_bleu": bleu}
+
     def cost(self, metric: str) -> float:
         """Return the number by which validations are compared: the smaller is the better."""
         return -self.bleu if metric == "bleu" and self.bleu is not None else self.nll
