@@ -28,6 +28,13 @@ class CleaningConfig(Section):
     """Byte-order marks (U+FEFF), also one at the beginning of a file, which keep removes, too. fix: remove."""
     control_character: Literal["error", "drop", "fix", "keep"] = "keep"
     """Other control characters, except tabs. fix: remove."""
+    invisible_character: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Soft hyphens, zero-width spaces, word joiners and direction marks (U+00AD, U+200B, U+200E, U+200F, U+202A to
+    U+202E, U+2060, U+2066 to U+2069). fix: remove; data.normalize = ["invisible", ...] also does so in what is
+    translated."""
+    not_nfc: Literal["error", "drop", "fix", "keep"] = "keep"
+    """Not in Unicode's form NFC, such as a letter with a separate accent. fix: convert; data.normalize = ["nfc", ...]
+    also does so in what is translated."""
     one_sided_blank: Literal["error", "drop"] = "drop"
     """Exactly one side is blank."""
     both_blank: Literal["error", "drop"] = "drop"

@@ -105,9 +105,9 @@ class DataConfig(Section):
     """Number of preceding sentences of the same document to put before each sentence; see documents.md."""
     context_sides: Literal["source", "both"] = "source"
     """source: the context is on the source side only. both: also on the target side: the model translates it, too."""
-    normalize: tuple[Literal["nfc", "nfkc", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...] = (
-        "blanks",
-    )
+    normalize: tuple[
+        Literal["nfc", "nfkc", "invisible", "blanks", "lowercase", "moses-punctuation", "moses-tokenize"], ...
+    ] = ("blanks",)
     """Steps of normalisation of every line, in training and in translation, in the given order; see data.md. By default
     none for language models."""
     subwords: Literal["bpe", "unigram", "characters", "wordpiece", "gpt-bpe", "imported", "none"] = "bpe"

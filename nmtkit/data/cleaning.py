@@ -12,6 +12,7 @@ import html
 import html.entities
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
 from nmtkit.tasks.known import task_of
-from nmtkit.text.normalization import FIELD_MARK, NEWLINE, normalize, without_moses
+from nmtkit.text.normalization import FIELD_MARK, INVISIBLE, NEWLINE, normalize, without_moses
 from nmtkit.text.scripts import Script, language_test
 
 MEANINGS = {
@@ -38,6 +39,8 @@ MEANINGS = {
     "line_separator": "U+2028, U+2029, U+0085, VT, FF or CR inside a line",
     "bom": "byte-order marks (U+FEFF)",
     "control_character": "control characters",
+    "invisible_character": "soft hyphens, zero-width spaces, direction marks",
+    "not_nfc": "not in Unicode's form NFC, such as a letter with a separate accent",
     "one_sided_blank": "one side is blank",
     "both_blank": "both sides are blank",
     "html_entity": "HTML entities, such as &amp;",
@@ -84,9 +87,10 @@ _ODD_CHARACTERS: dict[str, tuple[re.Pattern[str], str | Callable[[re.Match[str]]
     "line_separator": (re.compile("[\v\f\r\u0085\u2028\u2029]"), " "),
     "bom": (re.compile("\ufeff"), ""),
     "control_character": (re.compile("[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]"), ""),
+    "invisible_character": (INVISIBLE, ""),
 }
 """Characters by rule, and their replacement by the action "fix"."""
-_ODD = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+_ODD = re.compile(f"[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]|{INVISIBLE.pattern}")
 """Any character of the patterns above."""
 # Names have an upper limit, so that lines full of "&" take linear time; the longest of HTML has 31 letters.
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -97,6 +101,9 @@ _TAG = re.compile(
 )
 _BREAKING_TAG = re.compile(r"(?i:br|p|div|li|ul|ol|td|th|tr|table|hr|h[1-6]|title|seg)")
 """Tags that separate words, and are replaced by a blank."""
+
+
+_is_nfc = partial(unicodedata.is_normalized, "NFC")
 
 
 class PairExaminer:
@@ -133,6 +140,8 @@ class PairExaminer:
         # A fast first test: separators, controls, U+FEFF and surrogates are not printable (nor are no-break spaces).
         if not (source.isprintable() and target.isprintable()) and (_ODD.search(source) or _ODD.search(target)):
             rules += [rule for rule, (odd, _) in _ODD_CHARACTERS.items() if odd.search(source) or odd.search(target)]
+        if not (source.isascii() and target.isascii()) and not (_is_nfc(source) and _is_nfc(target)):
+            rules.append("not_nfc")
         if not source or not target or source.isspace() or target.isspace():
             both = (not source or source.isspace()) and (not target or target.isspace())
             rules.append("both_blank" if both else "one_sided_blank")
@@ -183,6 +192,8 @@ def repaired(line: str, rules: Collection[str]) -> str:
     for rule, (odd, replacement) in _ODD_CHARACTERS.items():
         if rule in rules:
             line = odd.sub(replacement, line)
+    if "not_nfc" in rules:
+        line = unicodedata.normalize("NFC", line)
     if "markup" in rules:  # before entities: an escaped < is text
         line = _TAG.sub(lambda tag: " " if _BREAKING_TAG.fullmatch(tag["name"] or "") else "", line)
     if "html_entity" in rules:
@@ -193,7 +204,7 @@ def repaired(line: str, rules: Collection[str]) -> str:
 def _unescaped(match: re.Match[str]) -> str:
     if not _is_entity(match[0]):
         return match[0]
-    text = html.unescape(match[0])
+    text = INVISIBLE.sub("", html.unescape(match[0]))
     return " " if _ODD.search(text) or "\n" in text else text  # a line end would break the line
 
 

@@ -16,6 +16,9 @@ from nmtkit.text import moses
 NEWLINE, TAB, FIELD_MARK = "\ufdd2", "\ufdd3", "\ufdd4"
 """Stand for the line ends and tabs of a text without a source, and, as a word of its own, the tab between two fields of
 a line (`DataConfig.has_fields`): characters that Unicode promises never to assign."""
+INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069]")
+"""Soft hyphens, zero-width spaces, word joiners and direction marks; not the joiners of Persian and Indic scripts."""
+_NO_BREAK_SPACE = re.compile("[\u00a0\u2007\u202f]")
 MOSES_STEPS = ("moses-punctuation", "moses-tokenize")
 """Steps with separate rules for each language; they take 50 times as long as the others."""
 
@@ -29,6 +32,7 @@ def _single_blanks(line: str) -> str:
 _STEPS: dict[str, Callable[[str, str], str]] = {
     "nfc": lambda line, language: unicodedata.normalize("NFC", line),
     "nfkc": lambda line, language: unicodedata.normalize("NFKC", line),
+    "invisible": lambda line, language: INVISIBLE.sub("", _NO_BREAK_SPACE.sub(" ", line)),
     "blanks": lambda line, language: _single_blanks(line),
     "lowercase": lambda line, language: line.lower(),
     "moses-punctuation": moses.normalize_punctuation,

@@ -40,7 +40,13 @@ def broken(source: str, target: str, languages: str = "en-de", ratio: float = 0,
     ("line", "rules"),
     [
         ("plain text", []),
-        ("no\u00a0break\u202fspaces, a\ttab, soft\u00adhyphen, zero\u200bwidth, 🙂, é", []),
+        ("no\u00a0break\u202fspaces, a\ttab, 🙂, é, \u0645\u06cc\u200c\u062e\u0648, \u0915\u094d\u200d", []),
+        *(
+            (f"a{character}b", ["invisible_character"])
+            for character in "\u00ad\u200b\u200e\u200f\u202a\u202e\u2060\u2069"
+        ),
+        ("e\u0301", ["not_nfc"]),
+        ("\u212bngstr\u00f6m", ["not_nfc"]),
         *((f"a{character}b", ["line_separator"]) for character in "\u2028\u2029\u0085\v\f\r"),
         ("\ufeffa", ["bom"]),
         ("a \ufeff b", ["bom"]),
@@ -149,6 +155,9 @@ def test_a_side_in_another_writing_system_is_found(source: str, target: str, lan
         ("M\udcfcller \udc80\udc81", "invalid_utf8", "Müller €\ufffd"),
         ("a\u2028b\rc", "line_separator", "a b c"),
         ("\ufeffa\ufeffb", "bom", "ab"),
+        ("soft\u00adhyphen, \u200fא\u200b", "invisible_character", "softhyphen, א"),
+        ("e\u0301 \u1112\u1161\u11ab", "not_nfc", "é 한"),
+        ("soft&shy;hyphen&#8203;", "html_entity", "softhyphen"),
         ("a\x07b\x9fc\td\u0085", "control_character", "abc\td\u0085"),
         ("AT&amp;T &lt;3 &#8364; &amp;lt; &foo; &amp", "html_entity", "AT&T <3 € &lt; &foo; &amp"),
         ("a&#10;b&#13;c&#x2028;d&NewLine;e&#xFEFF;f", "html_entity", "a b c d e f"),
@@ -172,8 +181,8 @@ def test_a_line_that_no_rule_concerns_is_never_changed(line: str) -> None:
 @settings(deadline=None)
 @given(hostile_lines)
 def test_fix_leaves_one_line_of_valid_text_that_its_rules_no_longer_concern(line: str) -> None:
-    once = repaired(line, ["invalid_utf8", "bom", "control_character", "line_separator"])
-    assert set(broken(once, "x")) & {"invalid_utf8", "bom", "control_character", "line_separator"} == set()
+    of_characters = {"invalid_utf8", "bom", "control_character", "line_separator", "invisible_character", "not_nfc"}
+    assert set(broken(repaired(line, of_characters), "x")) & of_characters == set()
     everything = repaired(line, RULES)
     everything.encode("utf-8")
     assert "\n" not in everything

@@ -34,6 +34,8 @@ FAULTS: dict[str, tuple[bytes, bytes]] = {
     "line_separator": ("one\u2028two lines".encode(), b"das eine"),
     "bom": (b"one more", "\ufeffnoch eins".encode()),
     "control_character": (b"one\x07 bell", b"eine Glocke"),
+    "invisible_character": ("one zero\u200bwidth".encode(), b"ein Leerzeichen"),
+    "not_nfc": (b"one cafe", "ein Cafe\u0301".encode()),
     "one_sided_blank": (b"nothing there", b" "),
     "both_blank": (b"", b"\t"),
     "html_entity": (b"AT&amp;T is big", b"AT und T"),
@@ -153,22 +155,23 @@ class TestRules:
     def test_drop_leaves_the_pair_out_and_counts_it(self, corpus: Corpus) -> None:
         line_of = with_faults(corpus, *ONE_AND_ONLY)
         report = corpus.prepare(*(f"cleaning.{rule}=drop" for rule in ONE_AND_ONLY), "cleaning.max_ratio=4")
-        assert corpus.lines() == [number for number in range(1, 56) if number not in line_of.values()]
+        assert corpus.lines() == [number for number in range(1, 58) if number not in line_of.values()]
         assert report["left_out"] == dict.fromkeys(ONE_AND_ONLY, 1)
         manifest = json.loads((corpus.run / "data" / "manifest.json").read_text(encoding="utf-8"))
         assert manifest["cleaning"] == dict.fromkeys([*RULES, "held_out_copy"], 0) | report["left_out"]
         assert manifest["rules"] == dict.fromkeys(RULES, 0) | report["left_out"]
-        assert report["pairs"] == {"read": 55, "kept": 40}
+        assert report["pairs"] == {"read": 57, "kept": 40}
 
     def test_keep_trains_on_the_pair_as_it_is(self, corpus: Corpus) -> None:
         rules = [
-            "line_separator", "control_character", "html_entity", "markup", "length_ratio", "source_equals_target",
-            "duplicate_pair", "duplicate_source", "wrong_script", "overlap_valid", "overlap_test", "bom",
+            "line_separator", "control_character", "invisible_character", "not_nfc", "html_entity", "markup",
+            "length_ratio", "source_equals_target", "duplicate_pair", "duplicate_source", "wrong_script",
+            "overlap_valid", "overlap_test", "bom",
         ]  # fmt: skip
         line_of = with_faults(corpus, *rules)
         settings = (*(f"cleaning.{rule}=keep" for rule in rules), "cleaning.max_ratio=4")
         report = corpus.prepare(*settings, "data.vocab_size=400")
-        assert corpus.lines() == list(range(1, 53))
+        assert corpus.lines() == list(range(1, 55))
         assert counts(report) == dict.fromkeys(rules, 1) | {"duplicate_source": 2}
         for rule, line in line_of.items():
             assert corpus.text_of(line) == FAULTS[rule][0].decode()
@@ -188,6 +191,8 @@ class TestRules:
             "line_separator": ("one two lines", "das eine"),
             "bom": ("one more", "noch eins"),
             "control_character": ("one bell", "eine Glocke"),
+            "invisible_character": ("one zerowidth", "ein Leerzeichen"),
+            "not_nfc": ("one cafe", "ein Café"),
             "html_entity": ("AT&T is big", "AT und T"),
             "markup": ("bold text", "fetter Text"),
         }
@@ -571,7 +576,7 @@ class TestReport:
         assert "prefers-color-scheme: dark" in page
         assert 'name="viewport"' in page
         assert [rule for rule in RULES if f"<td>{rule}</td>" in page] == ["markup"]
-        assert "<p>17 other rules: nothing found.</p>" in page
+        assert "<p>19 other rules: nothing found.</p>" in page
         assert f"<td>{line}</td><td><bdi>&lt;b&gt;bold&lt;/b&gt; text</bdi><br><bdi>fetter Text</bdi></td>" in page
         pictures = re.findall(r"<svg.*?</svg>", page)
         assert len(pictures) == 2
@@ -597,7 +602,7 @@ class TestReport:
         ended = run_command("prepare", corpus.folder / "mine.toml", "--check", "--run-dir", corpus.run)
         assert ended.code == 0
         assert "control_character, lines 41\n    a \\x1b[31mred\\u202e\n    ein\\x07 rot\n" in ended.out
-        assert "17 other rules: nothing found." in ended.out
+        assert "18 other rules: nothing found." in ended.out
         assert not set("\x1b\x07\u202e") & set(ended.out)
 
     def test_a_language_code_that_nobody_has_is_warned_of_with_near_ones(

@@ -14,6 +14,11 @@ HOSTILE = st.text(
 MOSES = ("moses-punctuation", "blanks", "moses-tokenize", "lowercase")
 
 
+def test_characters_that_cannot_be_seen_are_removed_or_made_blanks() -> None:
+    line = "soft\u00adhyphen\u200b, \u202bno\u00a0break\u202fspace\u2069 \u0645\u06cc\u200c\u062e\u0648"
+    assert normalize(line, ("invisible",)) == "softhyphen, no break space \u0645\u06cc\u200c\u062e\u0648"
+
+
 class TestMoses:
     def test_each_side_follows_the_rules_of_its_language(self) -> None:
         assert normalize("Don't l'eau", ("moses-tokenize",), "en") == "Don 't l 'eau"
