@@ -68,7 +68,8 @@ def command(
     if only is not None and alone is None:
         raise NmtkitError(f"--only: there is no run {only!r}; the runs are {', '.join(run.name for run in runs)}")
     refuse_another_sweep(loaded, runs, folder)
-    fingerprint = prepare_sweep(loaded, folder, mirror, device, threads)
+    with options.resumable("stopped"):
+        fingerprint = prepare_sweep(loaded, folder, mirror, device, threads)
     if alone is not None:
         outcome = run_here(alone, folder, fingerprint, device, threads)
         if isinstance(outcome, int):

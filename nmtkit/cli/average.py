@@ -51,8 +51,9 @@ def command(
         raise BadParameter("--spacing needs --last")
     if search and (last or best or output):
         raise BadParameter("--search writes no model and tries many averages; leave out --last, --best and --output")
-    if not search and (metric or threads or device != "auto"):
-        raise BadParameter("--metric, --device and --threads need --search")
+    of_search = {"--metric": metric, "--threads": threads, "--device": None if device == "auto" else device}
+    if not search and (given := [name for name, value in of_search.items() if value is not None]):
+        raise BadParameter(f"{given[0]} needs --search")
     if search:
         _search(run, metric, device, threads)
         return
@@ -76,7 +77,7 @@ def _search(run: Path, criterion: Literal["bleu", "nll"] | None, device: str, th
 
     result: Search | None = None
     workers = Workers.start(device, "float32", threads, is_alone=True)
-    with console.progress("trying averages", None) as advance:
+    with options.resumable("stopped"), console.progress("trying averages", None) as advance:
         for result in search(run, criterion, workers):
             advance(len(result.tried), note=f"{len(result.tried)} of {result.total}")
     assert result is not None

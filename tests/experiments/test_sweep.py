@@ -385,6 +385,18 @@ def test_rows_that_were_not_chosen_need_not_go_with_the_recipe(swept: Swept, tmp
     assert "--rows: there is no row or group ''" in ablate(swept.recipe, rows, folder, "--rows", "").stderr
 
 
+def test_a_stop_during_the_preparation_names_the_command_that_goes_on(
+    swept: Swept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr(sweep_module, "prepare_sweep", stop)
+    outcome = run_command("ablate", swept.recipe, "--rows-file", swept.rows, "--sweep-dir", tmp_path / "sweep")
+    assert outcome.code == 143
+    assert f"stopped; to resume, run: nmtkit ablate {swept.recipe}" in outcome.err
+
+
 def test_a_stop_reaches_the_runs_and_the_same_command_goes_on(swept: Swept, tmp_path: Path) -> None:
     metrics, messages, deadline = tmp_path / "base-seed1" / "metrics.jsonl", tmp_path / "err", time.monotonic() + 300
     steps = ("--set", "training.max_steps=100000", "--set", "training.validate_every_steps=100000")

@@ -186,6 +186,16 @@ def test_the_command_prints_the_table_and_the_command_that_makes_the_best(run: P
     assert sources[0]["checkpoint"] == f"step-{best['first_step']:08d}"
 
 
+def test_a_signal_names_the_command_that_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> None:
+        raise SystemExit(130)
+
+    monkeypatch.setattr(averaging, "search", stop)
+    outcome = run_command("average", run, "--search", "--device", "cpu")
+    assert outcome.code == 130
+    assert f"stopped; to resume, run: nmtkit average {run} --search" in outcome.err
+
+
 def test_an_average_takes_the_decoding_settings_of_the_runs_recipe(run: Path) -> None:
     recipe = Run(run).recipe()
     decoding = recipe.decoding.model_copy(update={"beam": 7, "average_last": 3})
@@ -218,8 +228,9 @@ def test_averages_of_decisions_are_compared_by_nll_where_there_is_a_validation_s
     [
         ("--spacing 2", "--last"),
         ("--search --last 2", "--search"),
-        ("--metric nll", "--search"),
-        ("--device cpu", "--search"),
+        ("--metric nll", "--metric needs --search"),
+        ("--device cpu", "--device needs --search"),
+        ("--threads 1", "--threads needs --search"),
         ("--search --metric chrf", "'bleu', 'nll'"),
     ],
 )
