@@ -18,7 +18,7 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_page import data_report_page
 from nmtkit.data.quality_report import Findings
-from nmtkit.data.set_checks import ODD_SHARE, warn_of_header, warn_of_odd_set
+from nmtkit.data.set_checks import ODD_SHARE, warn_of_first_pair, warn_of_odd_set
 from nmtkit.data.shards import ShardWriter
 from nmtkit.data.stages import fingerprint_of, finished_stage
 from nmtkit.data.subword_learning import learn_subwords
@@ -173,7 +173,7 @@ class Preparer:
         self._describe(corpus, role, counts_of(source, target))
         pairs, task = list(zip(sources, targets, strict=True)), self._task
         if pairs:
-            warn_of_header(source.name, pairs[0], data)
+            warn_of_first_pair(source.name, pairs[0], data)
         for number, pair in enumerate(pairs, start=1):
             task.check_pair(*pair, [source.name, target.name], number)
             if task.has_labels and role == "test" and not all(side.strip() for side in pair):

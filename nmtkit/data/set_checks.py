@@ -48,8 +48,8 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
         )  # fmt: skip
 
 
-def warn_of_header(name: str, pair: tuple[str, str], data: DataConfig) -> None:
-    """Warn if the first pair of a corpus or set looks like the names of columns.
+def warn_of_first_pair(name: str, pair: tuple[str, str], data: DataConfig) -> None:
+    """Warn if the first pair of a corpus or set looks like the names of columns, or one side like no text.
 
     Args:
         name: the file of the sources, for the message.
@@ -62,4 +62,11 @@ def warn_of_header(name: str, pair: tuple[str, str], data: DataConfig) -> None:
         log.warning(
             "%s, line 1: %s looks like a header, but is read as a pair; if it is one, delete this line of the file",
             name, " and ".join(repr(excerpt(line)) for line in dict.fromkeys(pair)),
+        )  # fmt: skip
+    bare = [line for line in pair if line.strip() and not any(map(str.isalpha, line))]
+    has_letters = any(map(str.isalpha, "".join(pair)))
+    if task_of(data).has_source and not data.has_labels and has_letters and len(bare) == 1:
+        log.warning(
+            "%s, line 1: %r has no letters, but its counterpart has; if that side is no text, state another file, or "
+            "the columns of a table as source_column and target_column", name, excerpt(bare[0]),
         )  # fmt: skip

@@ -45,7 +45,7 @@ from nmtkit.data.divergence import likely_first_divergent_line
 from nmtkit.data.processes import in_order
 from nmtkit.data.quality_report import LINES_NAMED, Findings, shown_name
 from nmtkit.data.repeats import KeyFile, PairFile, key_of
-from nmtkit.data.set_checks import warn_of_header
+from nmtkit.data.set_checks import warn_of_first_pair
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import LineReader
@@ -242,7 +242,7 @@ class TrainingTextReader:
             raw = pending.popleft()
             if not raw.lines_before:
                 for pair in islice(zip(*raw.readers("surrogateescape"), strict=False), 1):
-                    warn_of_header(raw.names[0], pair, examiner[0])
+                    warn_of_first_pair(raw.names[0], pair, examiner[0])
             unrelated += block.unrelated
             findings.num_pairs += len(block.states)
             findings.add_block(block)

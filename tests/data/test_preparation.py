@@ -164,14 +164,19 @@ def test_a_size_that_a_given_tokenizer_does_not_have_is_named(
     assert f"data.vocab_size = 70 has no effect: the tokenizer of {base} has 60 entries" in caplog.text
 
 
-def test_a_first_line_that_looks_like_a_header_is_told(project: Project, logged: pytest.LogCaptureFixture) -> None:
+def test_a_first_line_that_looks_like_a_header_or_no_text_is_told(
+    project: Project, logged: pytest.LogCaptureFixture
+) -> None:
     project.write("train", [("ID", "Deutsch"), *sentence_pairs(120)])
     project.write("seen", [("English", "German"), *sentence_pairs(4, seed=2)])
-    project.write("fine", sentence_pairs(4, seed=4))
-    project.prepare(project.entries("test", "seen", "fine"))
-    told = [message for message in logged.messages if "looks like a header" in message]
+    project.write("numbers", [("1276", "ein Baum"), *sentence_pairs(4, seed=3)])
+    project.write("fine", [("1 2", "3 4"), ("5", "fünf"), *sentence_pairs(4, seed=4)])
+    project.write("blank", [("1", ""), *sentence_pairs(4, seed=5)])
+    project.prepare(project.entries("test", "seen", "numbers", "fine", "blank"))
+    told = [message for message in logged.messages if "looks like a header" in message or "has no letters" in message]
     assert [re.sub(r"^\S*/", "", message).partition(", but")[0] for message in told] == [
         "seen.en, line 1: 'English' and 'German' looks like a header",
+        "numbers.en, line 1: '1276' has no letters",
         "train.en, line 1: 'ID' and 'Deutsch' looks like a header",
     ]
 
