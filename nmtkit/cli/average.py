@@ -52,8 +52,9 @@ def command(
     if search and (last or best or output):
         raise BadParameter("--search writes no model and tries many averages; leave out --last, --best and --output")
     of_search = {"--metric": metric, "--threads": threads, "--device": None if device == "auto" else device}
-    if not search and (given := [name for name, value in of_search.items() if value is not None]):
-        raise BadParameter(f"{given[0]} needs --search")
+    alone = next((name for name, value in of_search.items() if value is not None), None)
+    if alone is not None and not search:
+        raise BadParameter(f"{alone} needs --search")
     if search:
         _search(run, metric, device, threads)
         return
