@@ -426,6 +426,29 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
 
+class Snapshot:
+    """The content of a file at one time, to find out whether it was changed otherwise than by growing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with open_plain(path) as file:
+            self._status = os.fstat(file.fileno())
+        self.sha256 = sha256_of(path)
+
+    def check(self) -> None:
+        """Raise DataError if the file does not begin with that content any more."""
+        size, begin = self._status.st_size, hashlib.sha256()
+        with open_plain(self._path) as file:
+            status = os.fstat(file.fileno())
+            if (status.st_size, status.st_mtime_ns) == (size, self._status.st_mtime_ns):
+                return
+            while chunk := file.read(min(size, 1 << 20)):
+                begin.update(chunk)
+                size -= len(chunk)
+        if begin.hexdigest() != self.sha256:
+            raise DataError(f"{self._path}: was changed while it was read; run the same command again")
+
+
 def open_plain(path: Path) -> BinaryIO:
     """Open a file for reading its stored bytes, compressed or not; raise DataError as `open_binary` does."""
     try:

@@ -12,7 +12,7 @@ from typer import BadParameter, Option
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.files import is_stream, sha256_of
+from nmtkit.files import Snapshot, is_stream, sha256_of
 
 if TYPE_CHECKING:
     from nmtkit.decoding.file_translation import LineConstraints, TranslationJob
@@ -289,8 +289,9 @@ def translate_stream(
     with ExitStack() as stack:
         write = stack.enter_context(result_lines(output))
         write_status = stack.enter_context(result_lines(status)) if status is not None else None
-        total = None
+        total = snapshot = None
         if input_ is not None and input_.is_file():
+            snapshot = Snapshot(input_)
             # A first pass finds faults before long work, and gives the time left.
             total = sum(1 for _ in job.checked(local_lines(input_, errors)))
             job.check_lines(total)
@@ -311,6 +312,8 @@ def translate_stream(
             if write_status is not None:
                 write_status(written.status)
             show_progress(1.0)
+        if snapshot is not None:
+            snapshot.check()
         job.check_lines(reader.num_lines)
     job.report_doubtful()
     warn_of_invalid_lines(reader)

@@ -30,7 +30,7 @@ from nmtkit.decoding.parts import Begun, Parts, Written
 from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
-from nmtkit.files import sha256_of
+from nmtkit.files import Snapshot
 from nmtkit.json_toml import json_line
 from nmtkit.lines import LineReader
 
@@ -386,12 +386,13 @@ def translate_file(
         The reader of the source, with its invalid lines.
     """
     job.check()
+    snapshot = Snapshot(source)
     # All lines are checked before the first is translated.
     total = sum(1 for _ in job.checked(local_lines(source, "strict" if strict else "replace")))
     job.check_lines(total)
     reader = local_lines(source, "replace")
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
-    made_of = {"models": list(job.engine.weights_sha256), "input": sha256_of(source), **job.description()}
+    made_of = {"models": list(job.engine.weights_sha256), "input": snapshot.sha256, **job.description()}
     parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes, most_lines(job.request)))
     with ExitStack() as stack:
         finished = 0
@@ -417,6 +418,11 @@ def translate_file(
                 context=job.engine.tokenizer.context,
                 advance=lambda done: advance(done, note=counted(done, "line")),
             )
+            try:
+                snapshot.check()  # before waiting for windows that another process may not have found
+            except DataError:
+                parts.disown()
+                raise
             parts.wait_for(count)  # without a time limit, which the exchange below has
         if workers:
             workers.wait()

@@ -133,6 +133,10 @@ class Parts:
                 "they are in use, and run the same command again"
             )
 
+    def disown(self) -> None:
+        """Make the next translation start over; other processes may still write windows."""
+        (self.folder / _MANIFEST).unlink(missing_ok=True)
+
     def num_begun(self) -> int:
         """Return the number of translated sentences of unfinished windows."""
         return sum(path.read_bytes().count(b"\n") for path in self.folder.glob(f"*-{self._mark}.begun"))

@@ -25,7 +25,7 @@ import torch
 from nmtkit.cli.streams import write_stdout_as_text
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.decoding import translator as translator_module
-from nmtkit.decoding.file_translation import TranslationJob
+from nmtkit.decoding.file_translation import TranslationJob, Written
 from nmtkit.decoding.parts import Parts
 from nmtkit.decoding.request import Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
@@ -152,6 +152,33 @@ class TestStreams:
         assert (outcome.code, outcome.out) == (1, b"")
         assert outcome.err == f"error: {tmp_path / 'none.txt'}: no such file\n"
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("to_file", [True, False])
+    def test_a_text_that_is_changed_while_it_is_read_is_an_error_unless_it_grows(
+        self, translate: Command, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_file: bool
+    ) -> None:
+        monkeypatch.setattr("nmtkit.decoding.file_translation.WINDOW_LINES", 1)
+        text, output = as_bytes(sentences(40, seed=2)), tmp_path / "out.txt"
+        source, once = tmp_path / "in.txt", TranslationJob.translate
+
+        def outcome(change: Callable[[], object]) -> Streamed:
+            source.write_bytes(text)
+
+            def changing(self: TranslationJob, *arguments: Any) -> Written:
+                change()
+                return once(self, *arguments)
+
+            monkeypatch.setattr(TranslationJob, "translate", changing)
+            return translate("--input", source, *(["--output", output] if to_file else []), "--quiet")
+
+        output.write_text("old\n")
+        for changed in (text[:100], text[:-2] + b"!\n"):
+            ended = outcome(partial(source.write_bytes, changed))
+            assert (ended.code, output.read_text()) == (1, "old\n")
+            assert ended.err == f"error: {source}: was changed while it was read; run the same command again\n"
+        grown = outcome(partial(source.write_bytes, text + text[:40]))
+        assert grown.code == 0, grown.err
+        assert (output.read_text().splitlines() if to_file else grown.lines)[:40] == expected
 
     def test_a_truncated_input_leaves_the_old_output(self, translate: Command, tmp_path: Path) -> None:
         content = gzip.compress(as_bytes(sentences(40, seed=2)))

@@ -4,13 +4,14 @@ import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from tiny_models import make_run
 
 from nmtkit.decoding import engine_choice
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, exports_of
-from nmtkit.decoding.engine_choice import choose_export
+from nmtkit.decoding.engine_choice import choose_export, load_engine
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export.export import export
 from nmtkit.json_toml import read_json, write_json
@@ -167,6 +168,19 @@ class TestAuto:
         assert "files is missing" in log_text.text
         with pytest.raises(ModelError, match=r"manifest\.json: files is missing"):
             choose_export([run / "export" / "ctranslate2"], "auto", {})
+
+    @pytest.mark.parametrize("engine", ["auto", "ctranslate2"])
+    def test_the_export_of_a_damaged_model_does_not_hide_the_damage(
+        self, exported_run: Path, tmp_path: Path, engine: Literal["auto", "ctranslate2"]
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(exported_run, run)
+        weights = run / "averaged" / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+        with pytest.raises(ModelError, match=r"model\.safetensors: damaged \(it does not match provenance\.json"):
+            load_engine([run], engine, GREEDY, [], device="cpu", threads=1)
 
 
 class TestAskedFor:
