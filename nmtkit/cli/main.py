@@ -291,14 +291,17 @@ def main() -> None:
             raise
         _fail("the name of a file holds a NUL character; remove it where the name is written, such as in the recipe")
     except (MemoryError, RuntimeError) as error:
-        from nmtkit.distributed.workers import is_out_of_memory
-
-        if "can't start new thread" in str(error):
+        if "can't start new thread" in str(error) or os.strerror(errno.EAGAIN) in str(
+            error
+        ):  # Python's, SentencePiece's
             _fail(f"no more threads can be started{_REMEDIES[errno.EAGAIN]}")
         if "Symlink loop" in str(error):  # by Path.resolve
             _fail(f"{error}; give another file or folder")
-        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
-            raise
+        if not isinstance(error, MemoryError):  # with which an import would probably fail
+            from nmtkit.distributed.workers import is_out_of_memory
+
+            if not is_out_of_memory(error):
+                raise
         _fail("out of memory; use smaller batches, a smaller beam or fewer processes, or free some memory")
 
 

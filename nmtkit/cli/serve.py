@@ -49,7 +49,7 @@ def command(
     """Serve models over HTTP: a page to translate on, and LibreTranslate's API, described on the page /docs.
 
     The translations are those of `nmtkit translate`; waiting requests are translated together. Ctrl-C or SIGTERM
-    ends the server when the requests in progress are finished.
+    ends the server when the requests in progress are finished, with exit code 0.
 
     Example: nmtkit serve runs/quickstart
     """
@@ -61,9 +61,11 @@ def command(
         raise NmtkitError("nmtkit serve needs more packages; run `pip install 'nmtkit[serve]'`")
     if api_key is not None and no_api_key:
         raise BadParameter("give --api-key or --no-api-key, not both")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host  # as in a URL
     if api_key is None and not no_api_key and not _is_loopback(host):
         raise BadParameter("other machines can reach this address; give --api-key or --no-api-key", param_hint="--host")
-    keys = [line.strip() for line in read_lines(api_key) if line.strip()] if api_key is not None else []
+    written = [line.strip() for line in read_lines(api_key)] if api_key is not None else []
+    keys = [line for line in written if line and not line.startswith("#")]
     if api_key is not None and min(map(len, keys), default=0) < _MIN_KEY_CHARACTERS:
         raise DataError(f"{api_key} (--api-key): write one key per line, of at least {_MIN_KEY_CHARACTERS} characters")
 
@@ -80,10 +82,7 @@ def command(
     limits = Limits(max_characters, max_beam, max_body, max_seconds, max_queue, max_connections)
     # With neither option, the address is a loopback one.
     is_local = api_key is None and not no_api_key
-    life = server.serve(load, host, port, keys, limits, batch_tokens, stop_signals(), is_local=is_local)
-    number = asyncio.run(life)
-    # The exit code by which shells report a process that a signal ended.
-    raise SystemExit(128 + number)
+    asyncio.run(server.serve(load, host, port, keys, limits, batch_tokens, stop_signals(), is_local=is_local))
 
 
 def _is_loopback(host: str) -> bool:

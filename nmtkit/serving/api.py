@@ -223,6 +223,9 @@ def _fields(request: Request) -> tuple[dict[str, Any], bool]:
     if kind not in (_JSON, _FORM):
         received = kind[:80].decode("latin-1")
         raise RequestError(415, f"Content-Type is {received!r}; send {_JSON.decode()} or {_FORM.decode()}")
+    if (coding := request.headers.get(b"content-encoding", b"identity")).strip().lower() != b"identity":
+        received = coding[:80].decode("latin-1")
+        raise RequestError(415, f"Content-Encoding is {received!r}; send the body without a content coding")
     try:
         text = request.body.decode()
         if kind == _FORM and not text.lstrip().startswith("{"):  # the type that curl -d states for JSON, too

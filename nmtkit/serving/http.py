@@ -90,12 +90,18 @@ class HttpServer:
         self._is_stopping = True
         while self._num_in_work:
             await asyncio.sleep(0.01)
+        self._warn_of_refusals()
 
     def _count_refusal(self, status: str) -> None:
-        """Count a refusal that no answer of ``respond`` counts; warn of those since the last warning, if it is old."""
+        """Count a refusal that no answer of ``respond`` counts; warn of it now, or some time after the last warning."""
         self._refused.labels(status).inc()
+        if not self._unreported:
+            due = self._warned_at + _SECONDS_BETWEEN_WARNINGS - time.monotonic()
+            asyncio.get_running_loop().call_later(max(0.0, due), self._warn_of_refusals)
         self._unreported[status] += 1
-        if time.monotonic() - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
+
+    def _warn_of_refusals(self) -> None:
+        if self._unreported:
             log.warning("refused requests, by status: %s", dict(self._unreported))
             self._unreported.clear()
             self._warned_at = time.monotonic()

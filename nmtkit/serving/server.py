@@ -52,8 +52,8 @@ def load_directions(
 async def serve(
     load: Callable[[], Directions], host: str, port: int, keys: Sequence[str], limits: Limits, batch_tokens: int,
     signals: Sequence[signal.Signals] = (), *, is_local: bool = False,
-) -> int:  # fmt: skip
-    """Serve until one of the signals, and return its number; requests in work are answered first.
+) -> None:  # fmt: skip
+    """Serve until one of the signals; requests in work are answered first.
 
     Args:
         is_local: see `Api`.
@@ -80,7 +80,7 @@ async def serve(
     def stop(number: signal.Signals) -> None:
         if stopped.done():
             os._exit(128 + number)  # at the second signal, nothing is waited for
-        stopped.set_result(number)
+        stopped.set_result(None)
         log.info("stopping: requests in work are finished")
 
     try:
@@ -104,4 +104,3 @@ async def serve(
     finally:
         listener.close()
     await http.stop()
-    return int(stopped.result())

@@ -14,8 +14,10 @@ _TAG = (
     r"<!--.*?(?:-->|\Z)|<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)"
     r"""|<(?=[a-z/!?])(?:"[^"]*"|'[^']*'|[^"'<>])*+>"""
 )
-_MARKUP = re.compile(rf"((?<!\s)\s*+(?:(?:{_TAG})\s*+)++|(?<!\s)\s++\Z|\A\s++)", re.DOTALL | re.IGNORECASE)
-"""Tags with the blanks around them. Possessive, so that a text takes a scan for each of its tags at most."""
+_MARKUP = re.compile(rf"((?:(?:{_TAG})\s*+)++)", re.DOTALL | re.IGNORECASE)
+"""Tags. Possessive, so that a text takes a scan for each of its tags at most."""
+_BLANKS = re.compile(r"((?:\s|&nbsp;|&#160;|&#xa0;)++)", re.IGNORECASE)
+_PRE = re.compile(r"<!--.*?(?:-->|\Z)|<(/?)pre\b", re.DOTALL | re.IGNORECASE)
 _NEAR = 32
 """Characters within which a subword follows the one before it."""
 
@@ -25,9 +27,16 @@ class RequestText:
 
     def __init__(self, text: str, prefix: str, *, is_html: bool) -> None:
         """Cut a text; raise RequestError if the prefix has more lines."""
-        parts = (_MARKUP if is_html else _LINE_ENDS).split(text)
-        shown = [" ".join(html.unescape(part).split()) for part in parts[::2]] if is_html else parts[::2]
-        self._parts, self._between, self._is_html = parts[::2], [*parts[1::2], ""], is_html
+        parts = _cut_html(text) if is_html else _LINE_ENDS.split(text)
+        shown, self._between, self._is_html = parts[::2], ["", *parts[1::2], ""], is_html
+        if is_html:
+            for index, part in enumerate(shown):  # the blanks around a text stay as they are
+                pieces = _BLANKS.split(part)
+                begin = "".join(pieces[:2]) if not pieces[0] else ""
+                end = "".join(pieces[-2:]) if not pieces[-1] and len(begin) < len(part) else ""
+                shown[index] = " ".join(html.unescape(part[len(begin) : len(part) - len(end)]).split())
+                self._between[index] += begin
+                self._between[index + 1] = end + self._between[index + 1]
         self.lines = [*zip_longest(shown, _LINE_ENDS.split(prefix)[::2], fillvalue="")]
         if len(self.lines) > len(shown):
             raise RequestError(400, "prefix: it has more lines than the text")
@@ -37,12 +46,11 @@ class RequestText:
         joined = []
         for rank in range(max(map(len, translations))):  # the n-th best of a text joins the n-th best of its lines
             of_rank = [of_line[min(rank, len(of_line) - 1)].text for of_line in translations]
-            # Between tags, quotes need no escape; blanks that are not translated, such as &nbsp;, stay as they are.
-            escaped = zip([html.escape(text, quote=False) for text in of_rank], self._parts, self.lines, strict=True)
-            shown = [text if line[0] else part for text, part, line in escaped] if self._is_html else of_rank
-            joined.append("".join(chain(*zip(shown, self._between, strict=True))))
+            # Between tags, quotes need no escape.
+            shown = [html.escape(text, quote=False) for text in of_rank] if self._is_html else of_rank
+            joined.append("".join(chain(self._between[:1], *zip(shown, self._between[1:], strict=True))))
         alignment, offsets = [], (0, 0)
-        for (line, _), (best, *_), end in zip(self.lines, translations, self._between, strict=True):
+        for (line, _), (best, *_), end in zip(self.lines, translations, self._between[1:], strict=True):
             read = zip_longest(best.source_pieces or (), best.source_is_context)
             sources = spans(line, ["" if is_context else piece for piece, is_context in read], offsets[0])
             targets = spans(best.text, best.pieces, offsets[1], mark)
@@ -50,6 +58,16 @@ class RequestText:
             alignment += [[*source, *target] for source, target in pairs if source and target]
             offsets = (offsets[0] + len(line) + len(end), offsets[1] + len(best.text) + len(end))
         return {"translatedText": joined[0], "alternatives": list(dict.fromkeys(joined))[1:], "alignment": alignment}
+
+
+def _cut_html(text: str) -> list[str]:
+    """Return texts and what is between them, in turn: tags, and within <pre> line ends."""
+    cut, is_pre = list[str](), False
+    for index, part in enumerate(_MARKUP.split(text)):
+        cut += _LINE_ENDS.split(part) if is_pre and index % 2 == 0 else [part]
+        for tag in _PRE.finditer(part) if index % 2 else ():
+            is_pre = is_pre if tag[1] is None else not tag[1]
+    return cut
 
 
 def spans(text: str, pieces: Sequence[str], offset: int = 0, mark: str = "") -> list[tuple[int, int] | None]:

@@ -25,6 +25,7 @@ from tests.conftest import run_command
         (PermissionError(errno.EACCES, "Permission denied", "a/.b.nmtkit-tmp-x-7/c"), "a/b/c: Permission denied; ch"),
         (OSError("an odd file"), "an odd file"),
         (RuntimeError("can't start new thread"), "no more threads can be started; end other processes"),
+        (RuntimeError("Resource temporarily unavailable"), "no more threads can be started; end other processes"),
         (ValueError("embedded null byte"), "the name of a file holds a NUL character"),
     ],
 )

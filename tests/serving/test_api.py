@@ -20,7 +20,7 @@ from nmtkit.serving.texts import spans
 from nmtkit.text.terms import Glossary
 from tests.conftest import run_with_streams
 from tests.export.tiny_models import LINES, make_run, sentences
-from tests.serving.conftest import Server, gated, request, serving, translated_together
+from tests.serving.conftest import Server, gated, request, serving, translated_together, translation_request
 
 TEXT = sentences(30, seed=5)
 
@@ -246,7 +246,22 @@ def test_html_keeps_its_tags_and_translates_the_text_between_them(server: Server
     assert server.translated(text, format="html") == f"{less} <b>{more}</b><td>&nbsp;</td>"
     assert server.translated("<b></b>", format="html") == "<b></b>"
     assert server.translated(["", " \n "], format="html") == ["", " \n "]
-    for odd in ("<" * 3000, "<!--" * 1000, '<a"' * 1500, " " * 4000 + "x", "<script>" * 600, "< a" * 1500):
+    text = (
+        "&nbsp;the dog&nbsp;sees&#160;<i> &nbsp; </i><pre>\nthe dog sees\n  a red cat\n</pre><!-- <pre> -->a red\ncat"
+    )
+    assert server.translated(text, format="html") == (
+        f"&nbsp;{one}&#160;<i> &nbsp; </i><pre>\n{one}\n  {other}\n</pre><!-- <pre> -->{other}"
+    )
+    for odd in (
+        "&nbsp;" * 700,
+        "<pre>" * 900,
+        "<pre>" + "\n" * 4000,
+        "<!--" * 1000,
+        '<a"' * 1500,
+        " " * 4000 + "x",
+        "<script>" * 600,
+        "< a" * 1500,
+    ):
         begun = time.monotonic()
         assert server.post(odd, format="html").status == 200
         assert time.monotonic() - begun < 30
@@ -327,6 +342,10 @@ def test_the_description_of_the_api_names_every_path_and_field(server: Server) -
         answer = server.answer(request("POST", "/translate", b"{}", Content_Type=kind))
         fault = f"Content-Type is {kind.partition(';')[0]!r}; send {' or '.join(kinds)}"
         assert (answer.status, answer.error) == (415, fault)
+    answer = server.answer(translation_request(b"\x1f\x8b", Content_Encoding="gzip"))
+    fault = "Content-Encoding is 'gzip'; send the body without a content coding"
+    assert (answer.status, answer.error) == (415, fault)
+    assert server.answer(translation_request(b"{}", Content_Encoding="Identity")).status == 400
     for path, operations in schema["paths"].items():
         for method in operations:
             assert server.answer(request(method.upper(), path, b"" if method == "post" else None)).status in (200, 400)

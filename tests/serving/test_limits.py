@@ -63,6 +63,16 @@ def test_refusals_before_a_request_is_read_are_counted_and_warned_of_once_in_a_w
     assert warnings == ["refused requests, by status: {'400': 1}"]
 
 
+def test_every_refusal_is_warned_of_in_the_end(
+    logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_SECONDS_BETWEEN_WARNINGS", 1.0)
+    with serving_engine(Shouting()) as server:
+        for _ in range(7):
+            assert server.answer(b"nonsense\r\n\r\n").status == 400
+        wait_until(lambda: sum(record.args["400"] for record in logged.records if record.levelname == "WARNING") == 7)
+
+
 def test_a_beam_beyond_the_limit_is_refused(server: Server) -> None:
     assert server.translated("x", beam=5) == "X"
     for fields in ({"beam": 6}, {"n_best": 6}, {"alternatives": 5}, {"beam": 10**400}):
