@@ -102,3 +102,8 @@ def test_another_commit_can_verify_and_resume(tiny: TinyProject, run: Path, monk
     assert {read_json(path)["versions"]["nmtkit"] for path in run.glob("resume/*/state.json")} == {other["nmtkit"]}
     tiny.verify(run, "training.max_steps=8")
     assert tiny.train(run, "training.max_steps=12").signal is None
+
+
+def test_the_citation_names_the_version_of_the_package() -> None:
+    citation = Path(__file__).parents[1] / "CITATION.cff"
+    assert f"\nversion: {NUMBER}\n" in citation.read_text(encoding="utf-8")
