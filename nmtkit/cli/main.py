@@ -291,9 +291,8 @@ def main() -> None:
             raise
         _fail("the name of a file holds a NUL character; remove it where the name is written, such as in the recipe")
     except (MemoryError, RuntimeError) as error:
-        if "can't start new thread" in str(error) or os.strerror(errno.EAGAIN) in str(
-            error
-        ):  # Python's, SentencePiece's
+        of_threads = "can't start new thread", os.strerror(errno.EAGAIN)  # of Python, and of C++
+        if any(told in str(error) for told in of_threads):
             _fail(f"no more threads can be started{_REMEDIES[errno.EAGAIN]}")
         if "Symlink loop" in str(error):  # by Path.resolve
             _fail(f"{error}; give another file or folder")

@@ -35,8 +35,8 @@ class RequestText:
                 begin = "".join(pieces[:2]) if not pieces[0] else ""
                 end = "".join(pieces[-2:]) if not pieces[-1] and len(begin) < len(part) else ""
                 shown[index] = " ".join(html.unescape(part[len(begin) : len(part) - len(end)]).split())
-                self._between[index] += begin
-                self._between[index + 1] = end + self._between[index + 1]
+                self._between[index] += begin if shown[index] else part
+                self._between[index + 1] = (end if shown[index] else "") + self._between[index + 1]
         self.lines = [*zip_longest(shown, _LINE_ENDS.split(prefix)[::2], fillvalue="")]
         if len(self.lines) > len(shown):
             raise RequestError(400, "prefix: it has more lines than the text")

@@ -244,7 +244,8 @@ def test_html_keeps_its_tags_and_translates_the_text_between_them(server: Server
     less, more = (escape(line, quote=False) for line in (less, more))
     text = "x < y and <b>z > x</b><td>&nbsp;</td>"  # no tag begins with a blank
     assert server.translated(text, format="html") == f"{less} <b>{more}</b><td>&nbsp;</td>"
-    assert server.translated("<b></b>", format="html") == "<b></b>"
+    for blank in ("<b></b>", "<td> &ensp;</td>", "&nbsp;<br>&#xA0; "):
+        assert server.translated(blank, format="html") == blank
     assert server.translated(["", " \n "], format="html") == ["", " \n "]
     text = (
         "&nbsp;the dog&nbsp;sees&#160;<i> &nbsp; </i><pre>\nthe dog sees\n  a red cat\n</pre><!-- <pre> -->a red\ncat"
