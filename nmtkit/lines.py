@@ -144,6 +144,11 @@ def open_binary(path: Path) -> io.BufferedIOBase:
     return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
 
 
+def any_text(*lines: str) -> bool:
+    """Return whether a line of several texts has text in any; one without separates documents, and is no pair."""
+    return any(map(str.strip, lines))
+
+
 def without_line_end(line: str) -> str:
     """Return a line without the line end after it (``\\n``, ``\\r\\n``), if it has one."""
     return line[:-1].removesuffix("\r") if line.endswith("\n") else line

@@ -14,7 +14,7 @@ from nmtkit.cli.train import train_or_stop
 from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
-from nmtkit.lines import read_lines
+from nmtkit.lines import any_text, read_lines
 
 if TYPE_CHECKING:
     from nmtkit.evaluation.scores import Score
@@ -106,13 +106,14 @@ def _print_outputs(run_dir: Path, test: str, noun: str) -> str:
     sources, references = Run(run_dir).test_text(test).read()
     hypotheses = read_lines(Run(run_dir).translation(test))
     rows = []
-    chosen = range(0, len(sources), max(1, len(sources) // SHOWN_TRANSLATIONS))[:SHOWN_TRANSLATIONS]
+    numbers = [number for number, pair in enumerate(zip(sources, references, strict=True)) if any_text(*pair)]
+    chosen = numbers[:: max(1, len(numbers) // SHOWN_TRANSLATIONS)][:SHOWN_TRANSLATIONS]
     for number in chosen:
         source = sources[number]
         shown = source if len(source) <= _MOST_CHARACTERS else f"{source[:_MOST_CHARACTERS]}..."
         lines = {"source": shown, noun: hypotheses[number], "reference": references[number]}
         rows += [[name, line or "(empty)"] for name, line in lines.items()] + [["", ""]]
-    among = f"{len(chosen)} of the {console.counted(len(sources), 'sentence')} of the test set {test}"
+    among = f"{len(chosen)} of the {console.counted(len(numbers), 'sentence')} of the test set {test}"
     console.print_table(f"{noun.capitalize()}s of {among}", ["", ""], rows[:-1])
     usable = (sources[number] for number in chosen if len(sources[number]) <= _MOST_CHARACTERS)
     short = (source for source in usable if source.strip() and source.isprintable())

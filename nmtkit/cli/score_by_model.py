@@ -10,11 +10,11 @@ from nmtkit.cli import options
 from nmtkit.cli.streams import grouped, result_lines, warn_of_cut_lines, warn_of_invalid_lines, warn_of_whole_lines
 from nmtkit.corpora.corpus import local_format, local_lines
 from nmtkit.data.context import preceding
-from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
+from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
 from nmtkit.decoding.running_text import ContinuationScorer, score_text, trained_length
 from nmtkit.errors import DataError, ModelError
 from nmtkit.json_toml import json_line
-from nmtkit.lines import LineReader
+from nmtkit.lines import LineReader, any_text
 from nmtkit.run import find_model, load_ensemble
 from nmtkit.tasks.known import task_of
 from nmtkit.text.tokenizer import Tokenizer
@@ -70,7 +70,9 @@ def score_by_model(
             scores = decoder.score(pairs, before, batch_tokens=batch_tokens, max_tokens=max_tokens, first_line=done + 1)
             invalid = {number for reader in readers for number in reader.invalid_lines}
             lines = []
-            for number, score in enumerate(scores, start=done + 1):
+            for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), start=done + 1):
+                if decoder.tokenizer.context and not any_text(*pair):  # certain, and without tokens, as in translation
+                    score = ForcedScore((), (), score.remarks)
                 fields: dict[str, Any] = {
                     "line": number,
                     "log_prob": score.log_prob,
@@ -87,7 +89,7 @@ def score_by_model(
                         numbers.append(number)
                 if "unknown_tokens" in score.remarks:
                     unknown.append(number)
-                if isinstance(decoder, ForcedDecoder) and decoder.would_split(pairs[number - done - 1][0]):
+                if isinstance(decoder, ForcedDecoder) and decoder.would_split(pair[0]):
                     whole.append(number)
             write(lines)
             done += len(window)

@@ -19,11 +19,12 @@ from nmtkit.evaluation.checks import text_faults
 from nmtkit.evaluation.comet import Comet
 from nmtkit.evaluation.metric_names import METRICS, comparable_to, left_out
 from nmtkit.evaluation.metrics import Scorer, resamples_for
-from nmtkit.evaluation.rouge import Rouge
+from nmtkit.evaluation.rouge import ROUGE_METRICS, Rouge
 from nmtkit.evaluation.scores import Score, scores_as_json, shown_score
 from nmtkit.evaluation.significance import SIGNIFICANT_BELOW, Method, PairedResult, as_json, paired_test, testable
 from nmtkit.files import as_text, write_atomically
 from nmtkit.json_toml import json_line, write_json
+from nmtkit.lines import any_text
 
 Differences = dict[tuple[Method, str], dict[str, PairedResult]]
 """Results of each system by test and metric; the first system is the baseline."""
@@ -185,15 +186,21 @@ def _add_comet(
 
 
 def _write_sentences(path: Path, texts: Texts, line_scores: dict[str, list[dict[str, float]]]) -> None:
-    """Write a line of JSON for each line of each system, with its texts and scores."""
+    """Write a line of JSON for each line of each system, with its texts and scores.
+
+    Where neither system nor references have text, as between documents, the scores are null; ROUGE counts such lines.
+    """
     with write_atomically(path) as file:
         for system, lines in texts.systems.items():
-            for number, (hypothesis, scores) in enumerate(zip(lines, line_scores[system], strict=True)):
+            for number, (hypothesis, found) in enumerate(zip(lines, line_scores[system], strict=True)):
                 entry: dict[str, Any] = {"system": system, "line": number + 1}
+                scores: dict[str, float | None] = dict(found)
                 if texts.sources is not None:
                     entry["source"] = texts.sources[number]
                 entry["hypothesis"] = hypothesis
                 entry["references"] = [reference[number] for reference in texts.references]
+                if not any_text(hypothesis, *entry["references"]):
+                    scores |= dict.fromkeys(found.keys() - ROUGE_METRICS.keys())
                 file.write(f"{json_line({**entry, 'scores': scores})}\n")
 
 

@@ -69,8 +69,8 @@ class ForcedScore:
 
     @property
     def perplexity(self) -> float:
-        """exp(-log_prob / tokens)."""
-        return perplexity_of(-self.log_prob / len(self.ids))
+        """exp(-log_prob / tokens), 1 without tokens."""
+        return perplexity_of(-self.log_prob / max(1, len(self.ids)))
 
 
 class ForcedDecoder:

@@ -18,7 +18,7 @@ from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.scores import OF_FOUR_DECIMALS, read_scores
 from nmtkit.files import as_text
 from nmtkit.json_toml import read_json
-from nmtkit.lines import read_lines
+from nmtkit.lines import any_text, read_lines
 from nmtkit.model_folder import is_model_folder, read_description, read_provenance
 from nmtkit.reports.played import PLAYED
 from nmtkit.run import Run
@@ -175,7 +175,7 @@ class RankedTranslation:
 
 
 def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
-    """Return the lines of a test set with their translations, worst first; or why there are none."""
+    """Return the lines of a test set that have text, with their translations, worst first; or why there are none."""
     if not run.task.has_source:
         return "a language model has no translations; its scores are above"
     try:
@@ -191,6 +191,7 @@ def translated(run: RunFacts, name: str) -> list[RankedTranslation] | str:
     found = [
         RankedTranslation(number, source, reference, hypothesis, metric, quality)
         for number, (source, reference, hypothesis, quality) in enumerate(lines, start=1)
+        if any_text(source, reference)
     ]
     return sorted(found, key=lambda sentence: (sentence.quality, sentence.line))
 

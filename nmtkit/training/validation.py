@@ -22,6 +22,7 @@ from nmtkit.distributed.workers import Workers, is_out_of_memory
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.scores import perplexity_of
+from nmtkit.lines import any_text
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import Run, chosen_languages
 from nmtkit.text.tokenizer import Tokenizer
@@ -178,9 +179,13 @@ class Validator:
         return scorer
 
     def _samples(self, hypotheses: dict[int, str]) -> list[dict[str, str]]:
-        """Return the first lines of each direction."""
+        """Return the first lines of each direction that have text."""
         several, rounds = len(self._directions) > 1, range(NUM_SAMPLES)
-        lines = [(own[at], direction) for at in rounds for direction, own in self._directions if at < len(own)]
+        texts = {
+            direction: [line for line in own if any_text(self._sources[line], self._references[line])]
+            for direction, own in self._directions
+        }
+        lines = [(own[at], direction) for at in rounds for direction, own in texts.items() if at < len(own)]
         return [
             {"source": self._sources[line], "reference": self._references[line], "hypothesis": hypotheses[line]}
             | ({"target_language": target} if several else {})

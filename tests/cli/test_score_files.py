@@ -208,6 +208,15 @@ def test_scores_of_each_line_are_lines_of_json(folder: Path) -> None:
         assert [entry["scores"] for entry in of_system] == scorer.sentence_scores(lines)
 
 
+def test_a_line_without_any_text_has_no_scores(folder: Path) -> None:
+    for name in ("one.de", "test.de"):
+        write(folder / name, ["Hund", "", "Katze", "Tier"])
+    command = [*arguments(folder, "one.de"), "--confidence", 0, "--sentences", folder / "lines.jsonl"]
+    assert run_command(*command, "--metric", "chrf2", "--metric", "rouge1").code == 0
+    scores = [json.loads(line)["scores"] for line in (folder / "lines.jsonl").read_text().splitlines()]
+    assert scores[:2] == [{"chrf2": 100, "rouge1": 100}, {"chrf2": None, "rouge1": 0}]
+
+
 def test_sgm_and_compressed_files_are_read(folder: Path) -> None:
     segments = "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(REFERENCE, start=1))
     (folder / "ref.sgm").write_text(f"<refset>\n<doc>\n{segments}</doc>\n</refset>\n", encoding="utf-8")

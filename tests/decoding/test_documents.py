@@ -228,7 +228,14 @@ def test_scores_of_files_read_documents(model_folder: Path, tmp_path: Path) -> N
     outcome = run_command(
         "score", "--model", model_folder, "--source", tmp_path / "source", "--hypothesis", tmp_path / "hypothesis"
     )
-    scores = [float(line.split("\t")[0]) for line in outcome.out.splitlines()]
+    rows = [line.split("\t") for line in outcome.out.splitlines()]
+    assert rows[4] == [
+        "0.000000",
+        "0",
+        "1",
+        "empty_source,empty_hypothesis",
+    ]  # the translation of a blank line is blank
+    scores = [float(row[0]) for row in rows]
     decoder = ForcedDecoder.load(model_folder)
     expected = [decoder.score([pair], [TEXT[max(0, line - 2) : line]])[0] for line, pair in enumerate(TEXT)]
     assert scores[:4] == pytest.approx([score.log_prob for score in expected], abs=1e-5)

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.cli.run import _print_outputs
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost_tables import scientific, training_table
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import read_json, read_json_lines, write_json
-from nmtkit.lines import read_lines
+from nmtkit.lines import read_lines, write_lines
 from nmtkit.page import json_script, live_page, page, switches, table, text
 from nmtkit.reports.card import card
 from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, predicted_returns, reports_shown
@@ -294,6 +295,22 @@ def test_the_worst_and_best_sentences_are_those_by_chrf(finished: Path) -> None:
     expected = [sentence_chrf(hypothesis, [reference]).score for hypothesis, reference in zip(*lines, strict=True)]
     assert [sentence.quality for sentence in found] == sorted(expected)
     assert {sentence.line: sentence.quality for sentence in found} == dict(enumerate(expected, start=1))
+
+
+def test_lines_between_documents_are_no_translations(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    for path in ("translations/hostile.txt", "data/test/hostile.reference.txt", "data/test/hostile.source.txt"):
+        lines = read_lines(run / path)
+        write_lines(run / path, [line for each in lines for line in ("", each)])
+    found = translated(read_run(run), "hostile")
+    assert not isinstance(found, str)
+    assert sorted(sentence.line for sentence in found) == [2, 4, 6, 8, 10]
+    _print_outputs(run, "hostile", "translation")
+    printed = capsys.readouterr().out
+    assert "4 of the 5 sentences of the test set hostile" in printed
+    assert not re.search(r"(source|reference) +\(empty\)", printed)
 
 
 @pytest.mark.parametrize(

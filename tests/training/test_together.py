@@ -74,6 +74,15 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
     assert max(tried) > 1 and tried.count(1) > 1
 
 
+def test_samples_are_lines_with_text() -> None:
+    lines = ["", "one", " ", "two"]
+    validator = Validator.__new__(Validator)
+    validator._sources, validator._references = lines, lines
+    validator._directions = [(("en", "de"), [0, 1, 2, 3])]
+    samples = validator._samples(dict(enumerate(lines)))
+    assert [sample["source"] for sample in samples] == ["one", "two"]
+
+
 @pytest.mark.parametrize(("kind", "step"), [("checkpoint", 4), ("validation", 5)])
 def test_the_clock_of_what_was_done_at_a_save_starts_after_a_resume_too(
     tiny: TinyProject, run: Path, kind: str, step: int
