@@ -413,8 +413,8 @@ def counts_of(source: LineReader, target: LineReader) -> dict[str, Any]:
 def explain_line_counts(corpus: Corpus, data: DataConfig, num_source: int, num_target: int) -> tuple[int, str]:
     """Return the line from which the sides of a corpus probably are not aligned, and the message about it."""
     counts = f"{corpus.source.name} has {counted(num_source, 'line')} but {corpus.target.name} has {num_target}"
-    if data.has_labels:  # whose lengths carry no information
-        return min(num_source, num_target) + 1, f"{counts}; each line needs a label on the same line: correct one file"
+    if noun := task_of(data).unrelated_target:
+        return min(num_source, num_target) + 1, f"{counts}; each line needs a {noun} on the same line: correct one file"
     sides = open_sides(corpus, "surrogateescape")
     # uint16 is enough for a comparison of lengths, and takes a quarter of the memory of int64.
     lengths = [np.fromiter((min(len(line), 65_535) for line in side), np.uint16) for side in sides]

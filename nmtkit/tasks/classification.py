@@ -34,7 +34,7 @@ class LabelTask(Task):
 
     command = "classify"
     does, activity, noun, unit = "predicts labels", "labelling", "label", "labels"
-    example = "example"
+    example, unrelated_target = "example", "label"
     own_metric, nll, nll_title = "labels", "nll of the label", "Negative log-likelihood, nats per label"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     splits_sources = False

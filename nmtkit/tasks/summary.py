@@ -22,6 +22,7 @@ from nmtkit.text.normalization import FIELD_MARK
 class SummaryTask(Task):
     """Summaries of documents."""
 
+    unrelated_target = "summary"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     metrics = ("rouge1", "rouge2", "rougeL", "rougeLsum")
     splits_sources = False

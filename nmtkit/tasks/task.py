@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.errors import ModelError
+from nmtkit.lines import refuse_binary, refuse_carriage_returns
 from nmtkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # exports are used without torch, which takes seconds to import
@@ -32,6 +33,9 @@ def converted(text: TextSource, convert: Callable[[str, str, int], str]) -> Text
     def lines() -> Iterator[bytes]:
         for number, stored in enumerate(text.read(), start=1):
             line = stored.removesuffix(b"\n")
+            if number == 1:  # before a task finds faults in what is no text
+                refuse_binary(line, text.name)
+                refuse_carriage_returns(stored, text.name)
             # Line ends and bytes that are not UTF-8 stay as they are: the reader of the text counts or names them.
             end = b"\r\n" if line.endswith(b"\r") else b"\n"
             new = convert(line.removesuffix(b"\r").decode("utf-8", "surrogateescape"), text.name, number)
@@ -108,6 +112,8 @@ class Task:
         description: description of source and target, for the README of an export.
         command: command that uses a model; does: what a model does, for messages; activity: the same for progress bars;
             noun: its output; example: what the data are counted in.
+        unrelated_target: noun of a target whose length says nothing about the length of its source; None: they are
+            related, as those of translations are.
         unit: what the loss is a mean over, for messages and pages.
         nll: name of the loss without smoothing and additional terms; nll_title: the same with its unit.
         averaging_metric: metric by which `average --search` chooses: bleu, or nll if BLEU has no meaning.
@@ -128,6 +134,7 @@ class Task:
     command: Literal["translate", "generate", "classify", "play"] = "translate"
     does, activity, noun, unit = "translates", "translating", "translation", "target tokens"
     example = "pair"
+    unrelated_target: str | None = None
     nll, nll_title = "nll", "Negative log-likelihood, nats per token"
     averaging_metric: Literal["bleu", "nll"] = "bleu"
     metrics: tuple[str, ...] | None = None

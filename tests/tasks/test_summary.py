@@ -251,6 +251,27 @@ def test_settings_that_contradict_each_other_are_one_error(tmp_path: Path, setti
         load_recipe(write_project(tmp_path), settings)
 
 
+@pytest.mark.parametrize("role", ["train", "valid"])
+def test_different_numbers_of_lines_are_not_judged_by_lengths(tmp_path: Path, role: str) -> None:
+    recipe = load_recipe(write_project(tmp_path, **{f"{role}_target": ["a"]}))
+    with pytest.raises(DataError, match=rf"24 lines but .*{role}.target has 1; each line needs a summary on the same"):
+        prepare(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("".join(f"{source}\n" for source, _ in PAIRS).encode("utf-16"), "train.source: looks like UTF-16; convert it"),
+        (b"title only\rmore\rlines\r", "train.source: only carriage returns end its lines"),
+    ],
+)
+def test_a_source_that_is_no_text_is_named_before_a_tab_is_missed(tmp_path: Path, content: bytes, message: str) -> None:
+    recipe = load_recipe(write_project(tmp_path))
+    (tmp_path / "train.source").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        prepare(recipe, tmp_path / "run")
+
+
 @pytest.mark.parametrize("role", ["train", "valid", "test"])
 def test_a_source_without_a_tab_is_found_before_anything_is_prepared(tmp_path: Path, role: str) -> None:
     texts = {f"{role}_source": [SOURCE, "", "title only"], f"{role}_target": ["a"] * 3}
