@@ -49,7 +49,8 @@ def score_by_model(
         total = sum(1 for _ in _pairs(local_lines(source, "replace"), local_lines(hypothesis, "replace")))
     chosen_device = options.start_device(device, threads)
     decoder: ForcedDecoder | ContinuationScorer
-    if not task_of(Tokenizer.of_model(find_model(models[0]))).has_source:
+    task = task_of(Tokenizer.of_model(find_model(models[0])))
+    if not task.has_source:
         if from_ is not None:
             raise ModelError(f"{models[0]}: a language model has no source language; leave out --from")
         decoder = ContinuationScorer(load_ensemble(models, chosen_device), precision)
@@ -64,6 +65,7 @@ def score_by_model(
         cut: dict[str, list[int]] = {"source": [], "hypothesis": []}
         whole: list[int] = []
         unknown: list[int] = []
+        doubts: dict[str, list[int]] = {}
         documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
         for window in grouped(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
@@ -87,6 +89,8 @@ def score_by_model(
                 for side, numbers in cut.items():
                     if f"cut_{side}" in score.remarks:
                         numbers.append(number)
+                if doubt := task.source_doubt(pair[0]):
+                    doubts.setdefault(doubt, []).append(number)
                 if "unknown_tokens" in score.remarks:
                     unknown.append(number)
                 if isinstance(decoder, ForcedDecoder) and decoder.would_split(pair[0]):
@@ -97,6 +101,8 @@ def score_by_model(
     for side, numbers in cut.items():
         warn_of_cut_lines(side, numbers, max_tokens)
     warn_of_whole_lines(whole)
+    for doubt, numbers in doubts.items():
+        console.log.warning("%s: %s", doubt, console.listed(numbers))
     if unknown:
         mark = decoder.tokenizer.segment_mark
         remedy = f"; words have to be divided as in the training text, lo{mark} w" if mark else ""

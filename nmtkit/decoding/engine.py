@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
-from nmtkit.console import counted
+from nmtkit.console import counted, listed, log
 from nmtkit.data.context import contexts
 from nmtkit.decoding.lengths import Split, cut_source, is_short, source_limit, splits_sentences
 from nmtkit.decoding.request import DEFAULT_BATCHING, Batching, Segment, Translation, TranslationRequest
@@ -107,8 +107,17 @@ class Engine(ABC):
     ) -> list[str]:
         """Return one translation per line, "" for a line without text; arguments as in `translations` and its request.
 
-        If the model was trained with context, blank lines separate documents.
+        If the model was trained with context, blank lines separate documents. Lines that may not be meant as they are
+        read are logged (see `Task.source_doubt`).
         """
+        if not isinstance(lines, str):  # which `translations` refuses
+            lines = [*lines]
+            doubts: dict[str, list[int]] = {}
+            for number, line in enumerate(lines, start=1):
+                if doubt := self.task.source_doubt(line):
+                    doubts.setdefault(doubt, []).append(number)
+            for doubt, numbers in doubts.items():
+                log.warning("%s: %s", doubt, listed(numbers))
         request = TranslationRequest(
             max_source_tokens=max_source_tokens, split=split, source_language=source_language,
             target_language=target_language,

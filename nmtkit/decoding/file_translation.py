@@ -146,7 +146,7 @@ class TranslationJob:
         minimum_risk: metric by which the samples most similar to all others are chosen; None: keep all samples.
         kept: number of samples to choose.
         place: beginning of each warning, such as "test2016: ".
-        doubtful: numbers of the lines reported so far where text may be lost, by status.
+        doubtful: numbers of the lines reported so far where text may be lost, by status or `Task.source_doubt`.
         unwritten: characters of missing spans, reported so far, that are not in the vocabulary.
     """
 
@@ -193,6 +193,8 @@ class TranslationJob:
                 self.doubtful[status].append(found["line"])
             if "\t" in line.strip() and self.engine.task.translates_sentences:
                 self.doubtful["tabs"].append(found["line"])
+            if doubt := self.engine.task.source_doubt(line):
+                self.doubtful.setdefault(doubt, []).append(found["line"])
             if "unmet" in found["status"] and self.engine.task.words(line):
                 unsatisfied.append(found["line"])
                 missing += found.get("missing", [])
@@ -218,7 +220,7 @@ class TranslationJob:
         """Log the lines that were not read to their end, or whose translations may lack text."""
         for status, numbers in self.doubtful.items():
             if numbers:
-                log.warning("%s%s: %s", self.place, _DOUBTS[status], console.listed(numbers))
+                log.warning("%s%s: %s", self.place, _DOUBTS.get(status, status), console.listed(numbers))
 
     def _request(self, first_line: int, last_line: int | None) -> TranslationRequest:
         prefixes, required = (

@@ -18,6 +18,8 @@ from nmtkit.errors import DataError
 from nmtkit.tasks.task import Output, Task, converted
 from nmtkit.text.normalization import FIELD_MARK
 
+_FORM = "a source is a title, then paragraphs with a tab before each (without a title, begin the line with a tab)"
+
 
 class SummaryTask(Task):
     """Summaries of documents."""
@@ -36,12 +38,14 @@ class SummaryTask(Task):
         return replace(corpus, source=source, target=converted(corpus.target, self.model_target))
 
     def _checked_source(self, line: str, name: str, number: int) -> str:
-        if line.strip() and "\t" not in line:
-            raise DataError(
-                f"{name}, line {number}: has no tab; a source is a title, then paragraphs with a tab before each "
-                "(without a title, begin the line with a tab)"
-            )
+        if self.source_doubt(line):
+            raise DataError(f"{name}, line {number}: has no tab; {_FORM}")
         return self.model_source(line)
+
+    def source_doubt(self, line: str) -> str | None:
+        if not line.strip() or "\t" in line:
+            return None
+        return f"without a tab, all of a line is read as the title; {_FORM}"
 
     def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
         self._checked_source(source, names[0], number)

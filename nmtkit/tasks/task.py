@@ -178,6 +178,10 @@ class Task:
         """Return why a source line is not valid for the task, as in "has 1 field; ..."; None if it is valid."""
         return None
 
+    def source_doubt(self, line: str) -> str | None:
+        """Return how a source line is read that may be meant otherwise, for a warning; None if there is no doubt."""
+        return None
+
     def check_pair(self, source: str, target: str, names: Sequence[str], number: int) -> None:
         """Check a pair of a validation or test set before anything is prepared.
 

@@ -190,6 +190,22 @@ def test_validation_reads_what_translation_reads(tmp_path: Path, monkeypatch: py
     assert {len(ids) for ids, is_cut in read[0] if is_cut} == {LENGTH}
 
 
+def test_a_source_without_a_tab_is_warned_of(trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [SOURCE, "tea is hot .", "", "cups break ."]
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    told = "without a tab, all of a line is read as the title; a source is a title, then paragraphs with a tab before"
+    for command in (
+        ("translate", trained, "--input", tmp_path / "in", "--output", tmp_path / "out"),
+        ("translate", trained, "--input", tmp_path / "in"),
+        ("score", "--model", trained, "--source", tmp_path / "in", "--hypothesis", tmp_path / "in"),
+    ):
+        [warning] = [line for line in run_command(*command).err.splitlines() if told in line]
+        assert warning.endswith("(without a title, begin the line with a tab): 2 lines: 2, 4")
+    caplog.clear()
+    Translator.load([trained]).translate(lines)
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [told.partition(";")[0]]
+
+
 def test_scores_with_a_model_read_the_same_source(trained: Path) -> None:
     decoder = ForcedDecoder.load([trained])
     pairs = [(SOURCE, "tea hot .\tcups red ."), (f"{SOURCE}\tmore cups", "tea hot .\tcups red .")]
@@ -270,6 +286,15 @@ def test_a_source_that_is_no_text_is_named_before_a_tab_is_missed(tmp_path: Path
     (tmp_path / "train.source").write_bytes(content)
     with pytest.raises(DataError, match=message):
         prepare(recipe, tmp_path / "run")
+
+
+def test_odd_lines_of_sets_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recipe = load_recipe(write_project(tmp_path, valid_source=[SOURCE, "", "cup\t."], valid_target=["tea", "", " "]))
+    prepare(recipe, tmp_path / "run")
+    warnings = [record.getMessage() for record in caplog.records if "valid.target" in record.getMessage()]
+    own = ["both sides are blank (line 2)", "one side is blank (line 3)"]
+    shared = "3 pairs are also in the validation set, which chooses the checkpoint"
+    assert [warning.partition(": ")[2] for warning in warnings] == [*own, *own, shared]
 
 
 @pytest.mark.parametrize("role", ["train", "valid", "test"])
