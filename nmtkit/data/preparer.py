@@ -183,12 +183,12 @@ class Preparer:
             pairs = [(one, task.model_target(label, target.name)) for one, label in pairs]
         num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
         self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
-        if data.task_name == "translation":
+        if task.has_source:
             warn_of_odd_set(target.name, pairs, data, self._recipe.cleaning)
             if role == "test" and (shared := len(set(pairs).intersection(self._valid))) > ODD_SHARE * len(pairs):
                 log.warning(
-                    "%s: %s also in the validation set, which chooses the checkpoint", target.name,
-                    "1 pair is" if shared == 1 else f"{shared:,} pairs are",
+                    "%s: %s %s also in the validation set, which chooses the checkpoint", target.name,
+                    counted(shared, task.example), "is" if shared == 1 else "are",
                 )  # fmt: skip
         return pairs
 

@@ -25,7 +25,7 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
         name: the file of the targets, for messages.
         data: settings with the languages of the set.
     """
-    examiner, lines = PairExaminer(data, cleaning, math.inf), defaultdict[str, list[int]](list)
+    task, examiner, lines = task_of(data), PairExaminer(data, cleaning, math.inf), defaultdict[str, list[int]](list)
     for number, pair in enumerate(pairs, start=1):
         for rule in examiner.broken_rules(*pair):
             lines[rule].append(number)
@@ -33,9 +33,13 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
         lines.pop("both_blank", None)  # they separate documents
     # Tokenisers write some characters as entities.
     warned_of = _RULES_WARNED_OF - ({"html_entity"} if data.text == "tokenized" else set())
+    if task.own_metric is not None:  # the targets are no running text
+        warned_of = set()
     for rule, numbers in lines.items():
         if rule in BLANK_RULES or (rule in warned_of and len(numbers) > ODD_SHARE * len(pairs)):
             log.warning("%s: %s (%s)", name, MEANINGS[rule], listed(numbers))
+    if task.own_metric is not None or task.unrelated_target:
+        return
     if are_unrelated([len(source) for source, _ in pairs], [len(target) for _, target in pairs]):
         log.warning(
             "%s: the lengths of the two sides are unrelated; they may not be each other's translation: see that they "
