@@ -35,6 +35,7 @@ MODELS = {
     "T-D": ['model.self_attention=["full"]'],
     "T-ED": [
         "model.architecture=encoder-decoder",
+        "training.source_loss=1",
         'model.self_attention=["full"]',
         "model.encoder_layers=2",
         "model.decoder_layers=2",

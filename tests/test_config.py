@@ -781,9 +781,20 @@ class TestRulesAcrossKeys:
             ('share_vocab = false\n[model]\narchitecture = "decoder"\nshare_embeddings = "none"\n', ("share_vocab",)),
             ('[model]\ntarget_positions = "restarted"\n', ('"restarted"', 'architecture = "decoder"')),
             ('[model]\nsource_attention = "full"\n', ('"full"', 'architecture = "decoder"')),
-            ("[model]\nlocal_block = 8\n", ("local_block", 'self_attention = "local"')),
-            ("[model]\nlocal_previous_block = true\n", ("local_previous_block", 'self_attention = "local"')),
-            ('[model]\ncompression = 2\nself_attention = ["local"]\n', ("compression", '= "compressed"')),
+            ("[model]\nlocal_block = 8\n", ("local_block", 'self_attention = "local"', "or set it to 256")),
+            ("[model]\nlocal_previous_block = true\n", ("local_previous_block", '= "local"', "or set it to false")),
+            (
+                '[model]\ncompression = 2\nself_attention = ["local"]\n',
+                ("compression", '= "compressed"', "set it to 3"),
+            ),
+            (
+                '[model]\narchitecture = "decoder"\nself_attention = ["full"]\nattention_window = 5\n',
+                ('attention_window needs a layer with self_attention = "window"; leave it out, or set it to ""',),
+            ),
+            (
+                "[training]\nsource_loss = 0.5\n",
+                ('source_loss needs [model] architecture = "decoder"', "or set it to 1"),
+            ),
             (
                 '[model]\narchitecture = "decoder"\nself_attention = ["local"]\n[decoding]\ncoverage_penalty = 0.2\n',
                 ("coverage_penalty needs a decoder layer with full or compressed self_attention", "set it to 0"),
@@ -816,6 +827,8 @@ class TestRulesAcrossKeys:
             'share_vocab = false\n[model]\nshare_embeddings = "none"\n',
             '[model]\npositions = "learned"\nmax_positions = 257\n',
             "[model]\nnum_heads = 7\nd_k = 64\nd_v = 64\n",
+            '[model]\nself_attention = ["full"]\nattention_window = 5\n',
+            '[model]\narchitecture = "decoder"\nself_attention = ["full"]\nattention_window = ""\n',
             '[model]\nd_model = 9\nnum_heads = 3\npositions = "learned"\n',
             "valid = 1\n[training]\npatience_epochs = 2\n",
         ],

@@ -1,7 +1,7 @@
 """The section [training] with the defaults of the paper's base model, and the whole recipe."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -186,6 +186,12 @@ class Recipe(Section):
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
 
+    KINDS_OF_ATTENTION: ClassVar = {
+        "local_block": "local", "local_previous_block": "local", "compression": "compressed",
+        "attention_window": "window",
+    }  # fmt: skip
+    """Keys of [model] that have an effect on layers of one kind of self-attention only."""
+
     @model_validator(mode="before")
     @classmethod
     def _of_task(cls, values: Any) -> Any:
@@ -240,10 +246,20 @@ class Recipe(Section):
             raise ValueError('[model] architecture = "decoder" needs [data] share_vocab = true')
         if self.model.share_embeddings == "all" and not self.data.share_vocab and self.data.head == "none":
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
-        for key, kind in (("local_block", "local"), ("local_previous_block", "local"), ("compression", "compressed")):
-            is_stated = getattr(self.model, key) != default_of(ModelConfig, key)
-            if is_stated and kind not in self.model.self_attention:
-                raise ValueError(f'[model] {key} needs a layer with self_attention = "{kind}"; leave it out')
+        kinds = {*self.model.self_attention} or {self.model.attention_kind(0)}
+        if not self.model.is_joined:
+            kinds.add("window")  # of the decoder
+        for key, kind in self.KINDS_OF_ATTENTION.items():
+            default = default_of(ModelConfig, key)
+            if getattr(self.model, key) != default and kind not in kinds:
+                unset = '""' if default is None else str(default).lower()
+                raise ValueError(
+                    f'[model] {key} needs a layer with self_attention = "{kind}"; leave it out, or set it to {unset}'
+                )
+        if not self.model.is_joined and self.training.source_loss != default_of(TrainingConfig, "source_loss"):
+            raise ValueError(
+                '[training] source_loss needs [model] architecture = "decoder"; leave it out, or set it to 1'
+            )
         if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
             raise ValueError(
                 '[model] source_attention = "full" needs [training] source_loss = 0: a token of the source that is '
