@@ -86,7 +86,13 @@ def text_faults(
     )
     empty = _numbers(not hypothesis.strip() and any(map(str.strip, lines)) for hypothesis, lines, _ in rows)
     blank = _numbers(hypothesis.strip() and not any(map(str.strip, lines)) for hypothesis, lines, _ in rows)
-    partly = _numbers(1 <= sum(not reference.strip() for reference in lines) < len(lines) for lines in of_line)
+    # ROUGE takes the best reference, which no empty one is.
+    is_rouge_only = metrics is not None and set(metrics) <= ROUGE_METRICS.keys()
+    partly = (
+        ()
+        if is_rouge_only
+        else _numbers(1 <= sum(not reference.strip() for reference in lines) < len(lines) for lines in of_line)
+    )
     script = Script(target_language or "")  # without a language nothing is foreign
     is_like_source = _like_source(of_line, sources)
 
@@ -102,7 +108,12 @@ def text_faults(
     found = [
         TextFault("empty", "no translation", empty, "a line was lost, or the model generated nothing"),
         TextFault("empty_reference", "no reference", blank, "these translations lower the score"),
-        TextFault("empty_reference", "an empty reference beside others", partly, "give references without empty lines"),
+        TextFault(
+            "empty_reference",
+            "an empty reference beside others",
+            partly,
+            "only ROUGE leaves it out; copy another reference of the line into it",
+        ),
         TextFault("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
         TextFault(
             "wrong_language", f"not {language}", foreign, "see that it is the right file, and the right direction"
@@ -121,13 +132,12 @@ def text_faults(
             for fault in _leftovers(lines, [hypotheses], sources)
             if len(fault.lines) > leftovers.TOKENIZED_SHARE * len(lines)
         ]
-    by_rouge = set(metrics or ()) & set(ROUGE_METRICS)
-    if by_rouge:
+    if set(metrics or ()) & ROUGE_METRICS.keys():
         unread = _numbers(_WORD.search(line) and not re.search("[A-Za-z0-9]", line) for line in references[0])
         if len(unread) > len(references[0]) / 2:
             what = "a reference without ASCII letters and digits, all that ROUGE reads,"
             found.append(TextFault("unread", what, unread, "use chrf2"))
-    if metrics is None or not set(metrics) <= by_rouge:  # ROUGE ignores punctuation and the language
+    if not is_rouge_only:  # ROUGE ignores punctuation and the language
         faults = [fault for lines in references for fault in _tokenization(hypotheses, lines, text)]
         found += {(fault.what, fault.lines): fault for fault in faults}.values()  # those of the hypotheses once
         if text == "plain" and bleu_tokenizer(target_language or "") == "13a":
