@@ -819,6 +819,39 @@ class TestRulesAcrossKeys:
         assert message.startswith(str(folder.path / "mine.toml"))
         assert [part for part in parts if part not in message] == []
 
+    @pytest.mark.parametrize(("architecture", "holds", "needed"), [("decoder", 39, 129), ("encoder-decoder", 79, 101)])
+    def test_advice_on_positions_heeds_max_source_tokens(
+        self, folder: Folder, architecture: str, holds: int, needed: int
+    ) -> None:
+        source = 64 if architecture == "decoder" else 100
+        text = f"{DATA}max_source_tokens = {source}\n[cleaning]\nmax_tokens = {source}\n"
+        text += f'[model]\narchitecture = "{architecture}"\npositions = "learned"\nmax_positions = 80\n'
+        assert folder.complaint(text).endswith(
+            f"set [cleaning] max_tokens and [data] max_source_tokens, now {source}, to at most {holds}, or max_tokens "
+            f"to {source} and max_positions to at least {needed}"
+        )
+        for advice in (
+            [f"cleaning.max_tokens={holds}", f"data.max_source_tokens={holds}"],
+            [f"cleaning.max_tokens={source}", f"model.max_positions={needed}"],
+        ):
+            load_recipe(str(folder.write(text)), advice)
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            (["data.task=0"], "data.task = 0: none of choice, label, language-model, "),
+            (["data.task=[]"], "data.task = []: none of choice, label, language-model, "),
+            (
+                ["data.task="],
+                "data.source_language is missing; a recipe must state it, or data.task, which may set it: ",
+            ),
+            (["data.target_language="], "data.target_language = '': must be a language code"),
+        ],
+    )
+    def test_what_other_keys_follow_from_is_blamed(self, folder: Folder, changes: list[str], told: str) -> None:
+        summary = '[data]\ntask = "summary"\ntarget_language = "en"\ntrain = ["builtin/facts-train"]\n'
+        assert folder.complaint(summary, *changes).startswith(f"--set: {told}")
+
     @pytest.mark.parametrize(
         "text",
         [

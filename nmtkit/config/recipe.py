@@ -27,7 +27,7 @@ from nmtkit.config.corpus_entries import (
     corpus_name,
     mixture_label,
 )
-from nmtkit.config.data_schema import ENVIRONMENT, SUMMARY, DataConfig, defaults_of_task
+from nmtkit.config.data_schema import ENVIRONMENT, SUMMARY, TASK_NAMES, DataConfig, defaults_of_task
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES, default_of
@@ -338,7 +338,8 @@ def _nearest(word: str, candidates: list[str]) -> str:
 
 def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     """Return a one-line message about the first error, with its file and line."""
-    errors = error.errors(include_url=False)
+    # Stated values first, as others may follow from them, such as the source language of a summary.
+    errors = sorted(error.errors(include_url=False), key=lambda each: not _is_stated(each["loc"], layers))
     # pydantic tries an entry as a name and as a table, and reports both errors; a table was meant as a table.
     tables = {"LocalPair", "NamedCorpus", "GeneratedCorpus"}
     meant = [e for e in errors if {*tables, "name"} & {*e["loc"]} and e["type"] != "model_type"]
@@ -355,11 +356,18 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         message = VALUE_RULES[first["ctx"]["pattern"]]
     if (section, key) in (("data", "valid"), ("data", "test")) and first["type"] == "int_type":
         message = "must be a whole number, or a list in [ ]"
+    if (section, key) == ("data", "task"):
+        message = f"none of {', '.join(sorted(TASK_NAMES))}: {message}"
     if not key:
         where = f"[{section}] " if section else ""
         return f"{_to_blame(first, layers)}: {where}{message}"
     if first["type"] == "missing" and len(first["loc"]) == 2:
-        return f"{_to_blame(first, layers)}: {section}.{key} is missing; a recipe must state it"
+        # An empty task leaves out that of a base, and what it sets.
+        is_unset = any(layer.values.get("data", {}).get("task") == "" for layer in layers)
+        hint = f", or data.task, which may set it: one of {', '.join(sorted(TASK_NAMES))}" * (
+            section == "data" and is_unset
+        )
+        return f"{_to_blame(first, layers)}: {section}.{key} is missing; a recipe must state it{hint}"
     if tables & {*first["loc"]}:
         name = next(part for part in reversed(first["loc"]) if isinstance(part, str))
         if first["type"] == "extra_forbidden":
@@ -388,6 +396,11 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         files = (Path(str(entry[name])).name for name in ("generate", "source", "text") if name in entry)
         entry = entry.get("name") or entry.get("corpus") or next(files, "without a file")
     return f"{place}, entry {number + 1} ({as_text(entry)}): {message}"
+
+
+def _is_stated(place: tuple[int | str, ...], layers: Sequence[_Layer]) -> bool:
+    section, key = ([str(part) for part in place] + ["", ""])[:2]
+    return any(key in layer.values.get(section, {}) for layer in layers)
 
 
 def _to_blame(first: ErrorDetails, layers: Sequence[_Layer]) -> str:

@@ -324,14 +324,25 @@ class Recipe(Section):
         elif self.model.is_joined:
             if not 0 < 2 * self.cleaning.max_tokens <= longest:
                 raise ValueError(
-                    f"[model] max_positions = {most} holds source and target of {longest // 2} tokens each; set "
-                    f"[cleaning] max_tokens to at most {longest // 2}"
+                    f"[model] max_positions = {most} holds source and target of {longest // 2} tokens each; "
+                    + self._advice_on_lengths(longest // 2)
                 )
         elif not 0 < self.cleaning.max_tokens <= longest:
             raise ValueError(
-                f"[model] max_positions = {most} holds {longest} tokens and the end symbol; set [cleaning] max_tokens "
-                f"to at most {longest}"
+                f"[model] max_positions = {most} holds {longest} tokens and the end symbol; "
+                + self._advice_on_lengths(longest)
             )
+
+    def _advice_on_lengths(self, longest: int) -> str:
+        """Return how source and target of up to ``longest`` tokens each fit into max_positions."""
+        source_tokens = self.data.max_source_tokens or 0
+        if source_tokens <= longest:
+            return f"set [cleaning] max_tokens to at most {longest}"
+        needed = (2 if self.model.is_joined else 1) * source_tokens + 1
+        return (
+            f"set [cleaning] max_tokens and [data] max_source_tokens, now {source_tokens}, to at most {longest}, or "
+            f"max_tokens to {source_tokens} and max_positions to at least {needed}"
+        )
 
     def _check_labels(self) -> None:
         """Raise ValueError for settings that contradict a task whose output is a label or an action."""
