@@ -35,7 +35,9 @@ def command(
         raise BadParameter(f"{output}: the report is an HTML page; its name must end in .html", param_hint="--output")
     options.check_files([("--output", output)], [])
     # A folder that is given twice, perhaps by two names, is one run.
-    runs = list({folder.resolve(): folder for folder in runs}.values())
+    given, runs = len(runs), list({folder.resolve(): folder for folder in runs}.values())
+    if len(runs) < given:
+        console.log.warning("the same run is given twice; it is shown once")
     read = [read_run(folder, runs) for folder in runs]
     page = output or (Run(runs[0]).page if len(runs) == 1 else Path("report.html"))
     # All are made before the first is written, so that a damaged run changes no file.

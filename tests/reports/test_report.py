@@ -463,7 +463,9 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         assert run_command("report", runs[0], "--quiet")[:2] == (0, f"{runs[0] / 'report.html'}\n")
         given = (*runs, runs[0] / ".." / "one", "--no-attention")
-        assert run_command("report", *given, "--quiet")[:2] == (0, "report.html\n")
+        twice = run_command("report", *given, "--quiet")
+        assert twice[:2] == (0, "report.html\n")
+        assert "the same run is given twice; it is shown once" in twice.err
         assert [(run / "card.md").read_text(encoding="utf-8") for run in runs] == [card(read_run(run)) for run in runs]
         alone, compared = (path.read_text(encoding="utf-8") for path in (runs[0] / "report.html", Path("report.html")))
         assert alone == report_page([read_run(runs[0])])
