@@ -13,7 +13,7 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data import training_text
 from nmtkit.data.context import context_of, contexts, preceding
 from nmtkit.data.inspection import inspect_pair
-from nmtkit.data.prepare import prepare
+from nmtkit.data.prepare import check, prepare
 from nmtkit.data.set_checks import warn_of_odd_set
 from nmtkit.data.shards import PairData, read_report
 from nmtkit.errors import NmtkitError, RecipeError
@@ -178,6 +178,9 @@ def test_a_tag_begins_every_sentence(tmp_path: Path) -> None:
 def test_text_without_blank_lines_is_one_document(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = prepared(tmp_path, "a\nb\nc\n")
     assert [source for source, _ in found] == ["a", "a <sep> b", "b <sep> c"]
+    assert "no blank line in the training text" in caplog.text
+    caplog.clear()
+    check(load_recipe(str(tmp_path / "mine.toml")), tmp_path / "checked", workers=1)
     assert "no blank line in the training text" in caplog.text
 
 
