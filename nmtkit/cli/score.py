@@ -4,6 +4,7 @@ import os
 import re
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -226,8 +227,15 @@ def command(
     from nmtkit.cli.score_files import read_texts, score_files
     from nmtkit.evaluation.rouge import Rouge
 
+    texts = read_texts(hypotheses, references or [], source, test_set, (source_language, target_language), mirror)
+    lines = chain(*texts.systems.values(), *texts.references)
+    if separator is not None and not any(separator in line for line in lines):
+        console.log.warning(
+            "--sentence-separator %r is in no hypothesis and no reference, so for rougeLsum a line is one sentence",
+            separator,
+        )
     score_files(
-        read_texts(hypotheses, references or [], source, test_set, (source_language, target_language), mirror),
+        texts,
         text,
         target_language,
         metrics=metric or None,

@@ -109,6 +109,10 @@ def test_rouge_is_scored_by_name_with_its_settings(folder: Path) -> None:
             assert ("paired" in entry) == (system.endswith("two.de"))
     assert "ROUGE-L (F1) of the same sentences" in outcome.out
     assert "sacrebleu" not in outcome.out
+    unseen = run_command(*command, "--metric", "rougeLsum", "--sentence-separator", "|||")
+    assert (
+        "--sentence-separator '|||' is in no hypothesis and no reference, so for rougeLsum a line is one" in unseen.err
+    )
     wrong = [["--stemmer"], ["--sentence-separator", "x"], ["--metric", "chrf2", "--stemmer"]]
     wrong += [["--metric", "rougeLsum", "--sentence-separator", text] for text in ("", "\n", "\x1b[2J")]
     wrong += [["--metric", "rougeL", "--sentence-separator", "x"]]
