@@ -119,8 +119,12 @@ def run(
             if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()  # for the processes of the training
 
-    if not prepare(recipe, run_dir, mirror=mirror, generate=generate).is_new:
+    prepared = prepare(recipe, run_dir, mirror=mirror, generate=generate)
+    if not prepared.is_new:
         log.info("%s is up to date", Run(run_dir).data)
+    if left_out := {rule: count for rule, count in prepared.manifest.get("cleaning", {}).items() if count}:
+        rules = ", ".join(f"{rule} {count:,}" for rule, count in left_out.items())
+        log.info("left out of training: %s; see %s", rules, Run(run_dir).data / "report.html")
     log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
     if launched is None:
         workers = Workers.start(device, recipe.training.precision, threads, for_training=True)

@@ -38,6 +38,7 @@ def command(
     from nmtkit.decoding.running_text import Generator, trained_length
     from nmtkit.lines import read_lines
     from nmtkit.run import load_ensemble
+    from nmtkit.tasks.known import task_of
 
     if prompt and prompt_file is not None:
         raise BadParameter("give --prompt or --prompt-file, not both")
@@ -49,6 +50,7 @@ def command(
     options.check_files([("--output", output)], [("--prompt-file", prompt_file)])
     text = "\n".join(read_lines(prompt_file)) if prompt_file is not None else prompt
     loaded = load_ensemble(models, options.start_device(device, threads))
+    task_of(loaded[0].tokenizer).require("generate")
     decoding = loaded[0].decoding.model_copy(update=search)
     generator = Generator(loaded, trained_length(loaded), decoding, forbid or ())
     with result_lines(output) as write:

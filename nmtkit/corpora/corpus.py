@@ -115,7 +115,8 @@ def describe_missing(name: str) -> str:
     nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)[0]
     return (
         f'unknown {kind} "{name}"; the nearest name is "{nearest}" (`nmtkit corpora{option}` lists all); '
-        'in a recipe, files of your own are given as { source = "FILE", target = "FILE" }'
+        'in a recipe, files of your own are given as { source = "FILE", target = "FILE" }, those of '
+        'a language model as { text = "FILE" }'
     )
 
 

@@ -306,7 +306,8 @@ class Episodes:
         train, valid = episodes["train"], episodes["valid"]
         if isinstance(self._data.valid, int):
             if self._data.valid >= len(train):
-                raise DataError(f"data.valid = {self._data.valid}: there are only {counted(len(train), 'episode')}")
+                noun = "is only 1 episode" if len(train) == 1 else f"are only {len(train):,} episodes"
+                raise DataError(f"data.valid = {self._data.valid}: there {noun}")
             # The 1 makes other random numbers than those of the actions, which have the same seed.
             order = np.random.default_rng([self._data.episodes_seed, 1]).permutation(len(train))
             valid = [train[index] for index in sorted(order[: self._data.valid])]

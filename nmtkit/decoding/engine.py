@@ -147,7 +147,7 @@ class Engine(ABC):
         Raises:
             DataError: the request is not possible (see `check`), or does not have one prefix or list of phrases per
                 line; or a line contains half of a surrogate pair.
-            TypeError: ``lines`` is one string.
+            TypeError: ``lines`` is one string, or has something else in it.
         """
         if (engine := self.in_direction(request)) is not self:
             return engine.translations(
@@ -155,6 +155,10 @@ class Engine(ABC):
             )
         if isinstance(lines, str):
             raise TypeError("lines are a list of strings, not one string, each character of which would be a line")
+        lines = [*lines]
+        for number, line in enumerate(lines, request.first_line):
+            if not isinstance(line, str):
+                raise TypeError(f"line {number} is {line!r}, not a string")
         lines = [*map(without_line_end, lines)]
         for number, line in enumerate(lines, request.first_line):
             if bad := SURROGATE.search(line):

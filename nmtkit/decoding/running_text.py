@@ -138,8 +138,9 @@ class ContinuationScorer:
     ) -> list[ForcedScore]:
         """Return the score of each hypothesis as the continuation of a source, with a blank between them.
 
-        An empty source is the beginning of a line. The end of a hypothesis is not scored, but that of an empty one is.
-        Sources are cut at their beginnings and hypotheses at their ends where both are longer than a training sequence.
+        A source begins after a line end, also an empty one. The end of a hypothesis is not scored, but that of an empty
+        one is. Sources are cut at their beginnings and hypotheses at their ends where both are longer than a training
+        sequence.
 
         Args:
             max_tokens: maximum length of both together, at most that of a training sequence.

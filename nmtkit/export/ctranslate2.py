@@ -43,7 +43,9 @@ def check(loaded: LoadedModel) -> None:
 def unsupported(config: ModelConfig) -> str:
     """Return the settings of a model that no format of `export` supports; "" if there are none."""
     found = []
-    if config.is_joined:
+    if config.head != "none":
+        found.append(f'head = "{config.head}"')
+    elif config.is_joined:
         found.append('architecture = "decoder"')
     if config.attention_window is not None:
         found.append(f"attention_window = {config.attention_window}")

@@ -17,7 +17,7 @@ from typing import Literal
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.label_kinds import LABEL_KINDS
-from nmtkit.console import counted
+from nmtkit.console import counted, log
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
@@ -26,6 +26,7 @@ from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import label_of
 
+_LARGE = 20.0
 ONE_LABEL = "all training examples have the label {!r}, so there is nothing to learn"
 
 
@@ -119,7 +120,19 @@ class LabelTask(Task):
         labels = sorted(found, key=lambda label: (len(label), label) if label.isdigit() else (0, label))
         if len(labels) == 1 and not self._kind.chooses:
             raise DataError(ONE_LABEL.format(labels[0]))
+        if self.own_metric == "numbers":
+            warn_of_large_numbers(found)
         return label_tokenizer(learned, data, labels)
+
+
+def warn_of_large_numbers(labels: Iterable[str]) -> None:
+    """Warn of labels that a regression would hardly reach, as its predictions begin at 0."""
+    largest = max((abs(float(label)) for label in labels if _is_number(label)), default=0.0)
+    if largest > _LARGE:
+        log.warning(
+            "the labels are numbers of up to %g: a regression learns such numbers slowly or not at all; scale them in "
+            "the files, for example to between 0 and 5", largest,
+        )  # fmt: skip
 
 
 def _is_number(text: str) -> bool:

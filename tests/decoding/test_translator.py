@@ -587,6 +587,9 @@ def test_closing_marks_stay_with_their_sentence_and_opening_ones_go_with_the_nex
 def test_one_string_is_not_taken_for_a_list_of_lines(tokenizer: Tokenizer) -> None:
     with pytest.raises(TypeError, match="a list of strings"):
         translator_of(tokenizer).translate("The dog sees a cat.")
+    for odd in (None, float("nan"), ("a", "b")):
+        with pytest.raises(TypeError, match=r"^line 2 is .*, not a string$"):
+            translator_of(tokenizer).translate(["The dog", odd])  # type: ignore[list-item]
 
 
 def test_lines_are_any_iterable_and_the_line_end_after_a_line_is_no_part_of_it(

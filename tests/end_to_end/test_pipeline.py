@@ -435,11 +435,13 @@ def test_a_fault_of_training_ends_run_before_the_data_are_prepared(
 def test_a_test_set_held_out_of_the_training_text_is_translated_scored_and_shown(pipeline: Pipeline) -> None:
     run = pipeline.run.parent / "held-out"
     settings = ["data.valid=20", "data.test=25", "training.max_steps=4", "training.validate_every_steps=4"]
+    settings += ["cleaning.max_tokens=12"]
     arguments = [pipeline.recipe, "--run-dir", run, "--device", "cpu", "--threads", 1]
     arguments += [part for setting in settings for part in ("--set", setting)]
     pipeline.command("run", *arguments, label="held out")
     printed = pipeline.done["held out"].stdout
     assert "4 of the 25 sentences of the test set test" in printed
+    assert "left out of training: too_long " in pipeline.done["held out"].stderr
     assert re.search(r"^ *test .*\d", printed, flags=re.MULTILINE)
     scores = read_json(run / "scores.json")
     assert list(scores) == ["test"]

@@ -303,7 +303,7 @@ def test_a_model_of_labels_does_not_translate_and_the_other_way_round(trained: P
     with pytest.raises(ModelError, match="use `nmtkit classify`"):
         Translator.load([trained], "cpu")
     for library in (ctranslate2, huggingface):
-        with pytest.raises(ModelError, match='architecture = "decoder"; use `nmtkit classify`'):
+        with pytest.raises(ModelError, match='head = "classes"; use `nmtkit classify`'):
             library.check(load_model(find_model(trained)))
     tokenizer = learn_tokenizer(data_config(), lambda: TEXT)
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
@@ -418,6 +418,18 @@ def test_a_number_that_float32_or_the_field_does_not_write_is_refused(tmp_path: 
     path = write_project(tmp_path, train=("a\nb\n", f"1\n{number}\n"), valid=("a\n", "1\n"), test=("a\n", "1\n"))
     with pytest.raises(DataError, match=f"train.label, line 2: the label '{number}' is no number"):
         prepare(load_recipe(path, ["data.label_type=number"]), tmp_path / "run")
+
+
+@pytest.mark.parametrize("is_check", [True, False])
+def test_numbers_far_from_0_are_warned_of(tmp_path: Path, logged: pytest.LogCaptureFixture, is_check: bool) -> None:
+    for scale in (5, 1000):
+        folder = tmp_path / str(scale)
+        folder.mkdir()
+        path = write_project(folder, train=("a\nb\n", f"1\n-{scale}\n"), valid=("a\n", "1\n"), test=("a\n", "1\n"))
+        recipe = load_recipe(path, ["data.label_type=number"])
+        (check if is_check else prepare)(recipe, folder / "run")
+    (told,) = [message for message in logged.messages if "the labels are numbers" in message]
+    assert "the labels are numbers of up to 1000: a regression learns such numbers slowly" in told
 
 
 def test_answers_need_not_be_as_many_as_in_training(tmp_path: Path) -> None:

@@ -782,6 +782,8 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
         result = CliRunner().invoke(app, command)
         assert isinstance(result.exception, NmtkitError), (command, result.output)
         assert "\n" not in str(result.exception)
+        if command[0] in ("translate", "classify", "generate"):
+            assert "use `nmtkit play`" in str(result.exception)
 
 
 def test_runs_are_compared_by_their_stored_scores(trained: Path, tmp_path: Path) -> None:
