@@ -819,6 +819,11 @@ class TestRulesAcrossKeys:
         assert message.startswith(str(folder.path / "mine.toml"))
         assert [part for part in parts if part not in message] == []
 
+    def test_a_run_that_was_trained_with_keys_without_effect_stays_usable(self, folder: Folder) -> None:
+        text = f"{DATA}[model]\nlocal_block = 8\n[training]\nsource_loss = 0.5\n"
+        assert "local_block needs a layer" in folder.complaint(text)
+        assert stored_recipe(folder.write(text), "mine").training.source_loss == 0.5
+
     @pytest.mark.parametrize(("architecture", "holds", "needed"), [("decoder", 39, 129), ("encoder-decoder", 79, 101)])
     def test_advice_on_positions_heeds_max_source_tokens(
         self, folder: Folder, architecture: str, holds: int, needed: int

@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Serve models over HTTP: a page to translate on, and LibreTranslate's API, described on the page /docs.
 
-    The translations are those of `nmtkit translate`; waiting requests are translated together. Ctrl-C or SIGTERM
-    ends the server when the requests in progress are finished, with exit code 0.
+    The translations are those of `nmtkit translate`; waiting requests are translated together. Once it serves,
+    Ctrl-C or SIGTERM ends the server when the requests in progress are finished, with exit code 0.
 
     Example: nmtkit serve runs/quickstart
     """

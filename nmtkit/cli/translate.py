@@ -312,8 +312,8 @@ def translate_stream(
             if write_status is not None:
                 write_status(written.status)
             show_progress(1.0)
-        if snapshot is not None:
-            snapshot.check()
+        if snapshot is not None and snapshot.is_changed():
+            raise snapshot.changed()
         job.check_lines(reader.num_lines)
     job.report_doubtful()
     warn_of_invalid_lines(reader)

@@ -128,20 +128,20 @@ def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
     return build_recipe(path.stem, layers)
 
 
-def build_recipe(name: str, layers: list[_Layer]) -> Recipe:
-    """Merge layers, the last one winning, and check the result."""
+def build_recipe(name: str, layers: list[_Layer], *, is_stored: bool = False) -> Recipe:
+    """Merge layers, the last one winning, and check the result; that of a run may have keys without effect."""
     for layer in layers:
         _check_keys(layer)
     if not any("data" in layer.values for layer in layers):
         file = next((layer.name for layer in reversed(layers) if layer.name != _SET), _SET)
         raise RecipeError(f"{file}: no [data] section; state the languages and the train corpora there")
     try:
-        return _merged(name, layers)
+        return _merged(name, layers, is_stored=is_stored)
     except ValidationError as error:
         raise RecipeError(_explain(error, layers)) from None
 
 
-def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
+def _merged(name: str, layers: Sequence[_Layer], *, is_stored: bool = False) -> Recipe:
     """Merge layers; raise ValidationError if the result is invalid."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
@@ -176,7 +176,7 @@ def _merged(name: str, layers: Sequence[_Layer]) -> Recipe:
             for key, value in content.items():
                 if value == "" and default_of(SECTIONS[section], key) is None:
                     del target[key]  # so that what a base states can be left out
-    return Recipe.model_validate({"name": as_text(name), **merged})
+    return Recipe.model_validate({"name": as_text(name), **merged}, context={"is_stored": is_stored})
 
 
 def _forget_task(merged: dict[str, dict[str, Any]], new: Any) -> None:
@@ -195,7 +195,7 @@ def _forget_task(merged: dict[str, dict[str, Any]], new: Any) -> None:
 
 def stored_recipe(path: Path, name: str) -> Recipe:
     """Read the resolved recipe of a run (RUN/recipe.toml)."""
-    return build_recipe(name, _read_layers(path, seen=()))
+    return build_recipe(name, _read_layers(path, seen=()), is_stored=True)
 
 
 def changed_recipe(recipe: Recipe, changes: dict[str, dict[str, Any]], *, origin: str) -> Recipe:

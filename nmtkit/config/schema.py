@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.data_schema import LANGUAGE_MODEL, TRAJECTORIES, DataConfig, defaults_of_task
@@ -212,7 +212,7 @@ class Recipe(Section):
         return {**values, "cleaning": {**defaults_of_task(task)["cleaning"], **cleaning}}
 
     @model_validator(mode="after")
-    def _check(self) -> "Recipe":
+    def _check(self, info: ValidationInfo) -> "Recipe":
         if fault := self.decoding.impossible_lengths:
             raise ValueError(f"[decoding] {fault}")
         if self.data.task_name == LANGUAGE_MODEL:
@@ -246,20 +246,8 @@ class Recipe(Section):
             raise ValueError('[model] architecture = "decoder" needs [data] share_vocab = true')
         if self.model.share_embeddings == "all" and not self.data.share_vocab and self.data.head == "none":
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
-        kinds = {*self.model.self_attention} or {self.model.attention_kind(0)}
-        if not self.model.is_joined:
-            kinds.add("window")  # of the decoder
-        for key, kind in self.KINDS_OF_ATTENTION.items():
-            default = default_of(ModelConfig, key)
-            if getattr(self.model, key) != default and kind not in kinds:
-                unset = '""' if default is None else str(default).lower()
-                raise ValueError(
-                    f'[model] {key} needs a layer with self_attention = "{kind}"; leave it out, or set it to {unset}'
-                )
-        if not self.model.is_joined and self.training.source_loss != default_of(TrainingConfig, "source_loss"):
-            raise ValueError(
-                '[training] source_loss needs [model] architecture = "decoder"; leave it out, or set it to 1'
-            )
+        if not (info.context or {}).get("is_stored"):  # runs that were trained with such keys stay usable
+            self._check_effects()
         if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
             raise ValueError(
                 '[model] source_attention = "full" needs [training] source_loss = 0: a token of the source that is '
@@ -331,6 +319,23 @@ class Recipe(Section):
             raise ValueError(
                 f"[model] max_positions = {most} holds {longest} tokens and the end symbol; "
                 + self._advice_on_lengths(longest)
+            )
+
+    def _check_effects(self) -> None:
+        """Raise ValueError for a key of attention, or of the loss of sources, that has no effect."""
+        kinds = {*self.model.self_attention} or {self.model.attention_kind(0)}
+        if not self.model.is_joined:
+            kinds.add("window")  # of the decoder
+        for key, kind in self.KINDS_OF_ATTENTION.items():
+            default = default_of(ModelConfig, key)
+            if getattr(self.model, key) != default and kind not in kinds:
+                unset = '""' if default is None else str(default).lower()
+                raise ValueError(
+                    f'[model] {key} needs a layer with self_attention = "{kind}"; leave it out, or set it to {unset}'
+                )
+        if not self.model.is_joined and self.training.source_loss != default_of(TrainingConfig, "source_loss"):
+            raise ValueError(
+                '[training] source_loss needs [model] architecture = "decoder"; leave it out, or set it to 1'
             )
 
     def _advice_on_lengths(self, longest: int) -> str:

@@ -192,20 +192,20 @@ def repaired(line: str, rules: Collection[str]) -> str:
     for rule, (odd, replacement) in _ODD_CHARACTERS.items():
         if rule in rules:
             line = odd.sub(replacement, line)
-    if "not_nfc" in rules:
-        line = unicodedata.normalize("NFC", line)
     if "markup" in rules:  # before entities: an escaped < is text
         line = _TAG.sub(lambda tag: " " if _BREAKING_TAG.fullmatch(tag["name"] or "") else "", line)
     if "html_entity" in rules:
         line = _ENTITY.sub(_unescaped, line)
-    return line
+    return unicodedata.normalize("NFC", line) if "not_nfc" in rules else line
 
 
 def _unescaped(match: re.Match[str]) -> str:
     if not _is_entity(match[0]):
         return match[0]
-    text = INVISIBLE.sub("", html.unescape(match[0]))
-    return " " if _ODD.search(text) or "\n" in text else text  # a line end would break the line
+    text = html.unescape(match[0])
+    return (
+        " " if (_ODD.search(text) and not INVISIBLE.search(text)) or "\n" in text else text
+    )  # a line end would break the line
 
 
 def rule_against_text(source: str, target: str, cleaning: CleaningConfig, *, cuts_sources: bool = False) -> str | None:
@@ -392,6 +392,8 @@ class BlockExaminer:
                 result.dropped[rule] += 1
                 return None
         fixes = [rule for rule in rules if self._actions[rule] == "fix"]
+        if fixes and self._actions["not_nfc"] == "fix":  # they may bring letter and accent together
+            fixes.append("not_nfc")
         source, target = repaired(source, fixes), repaired(target, fixes)
         if "swapped_sides" in fixes:
             source, target = target, source

@@ -25,7 +25,7 @@ from nmtkit.distributed.limits import available_cores
 from nmtkit.errors import DataError, ModelError, in_one_line
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import positive, read_json
-from nmtkit.model_folder import check_sum, read_description, read_provenance
+from nmtkit.model_folder import read_description, read_provenance
 from nmtkit.run import find_model
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS, UNK
@@ -168,7 +168,7 @@ class CTranslate2Translator(Engine):
             threads: number of CPU threads, by default all cores; each thread translates separate batches.
 
         Raises:
-            ModelError: the export or its model is damaged, or CTranslate2 cannot use it or the device.
+            ModelError: the export is damaged, or CTranslate2 cannot use it or the device.
             RecipeError: a setting of the search is unknown or wrong.
         """
         check_installed()
@@ -176,8 +176,6 @@ class CTranslate2Translator(Engine):
 
         if device == "mps":
             raise ModelError("--device mps: CTranslate2 cannot use it; choose cpu, or --engine torch")
-        if export.model is not None:
-            check_sum(export.model, read_provenance(export.model))  # else the export would hide damage
         for name, expected in export.manifest["files"].items():
             try:
                 actual = sha256_of(export.folder / name)

@@ -18,7 +18,7 @@ from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, ex
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import longest_translation, source_limit
 from nmtkit.errors import ModelError
-from nmtkit.model_folder import is_model_folder, step_of
+from nmtkit.model_folder import MODEL_FILES, check_sum, is_model_folder, read_provenance, step_of
 from nmtkit.run import Run, find_model
 from nmtkit.text.tokenizer import Tokenizer
 
@@ -143,6 +143,9 @@ def load_engine(
     models = [_chosen(path) for path in models]
     export = choose_export(models, engine, search, unsupported, max_source_tokens=max_source_tokens, device=device)
     if export is not None:
+        # Else the export would hide the damage of its model; a model may also be kept without weights.
+        if export.model is not None and (export.model / MODEL_FILES[0]).is_file():
+            check_sum(export.model, read_provenance(export.model))
         try:
             return CTranslate2Translator.load(export, search, device, threads)
         except ModelError as error:

@@ -393,8 +393,9 @@ def translate_file(
     total = sum(1 for _ in job.checked(local_lines(source, "strict" if strict else "replace")))
     job.check_lines(total)
     reader = local_lines(source, "replace")
+    lines = iter(reader)
     rank, num_processes = (workers.rank, workers.num_processes) if workers else (0, 1)
-    made_of = {"models": list(job.engine.weights_sha256), "input": snapshot.sha256, **job.description()}
+    made_of = {"models": list(job.engine.weights_sha256), "input": snapshot.sha256, "lines": total, **job.description()}
     parts = Parts(output, made_of, window_lines or equal_windows(total, num_processes, most_lines(job.request)))
     with ExitStack() as stack:
         finished = 0
@@ -410,7 +411,7 @@ def translate_file(
             parts.check()
         with console.progress(title or job.engine.task.activity, total, start=finished) as advance:
             count = translate_windows(
-                reader,
+                itertools.islice(lines, total),  # as it may grow, and all processes have to see the same lines
                 lambda window, advance_within: job.translate(
                     window, reader.invalid_lines, advance_within, parts.begun(window.number)
                 ),
@@ -420,11 +421,11 @@ def translate_file(
                 context=job.engine.tokenizer.context,
                 advance=lambda done: advance(done, note=counted(done, "line")),
             )
-            try:
-                snapshot.check()  # before waiting for windows that another process may not have found
-            except DataError:
+            if snapshot.is_changed():
                 parts.disown()
-                raise
+                raise snapshot.changed()
+            if rank == 0 and next(lines, None) is not None:
+                log.warning("%s has grown meanwhile; only its first %s are translated", source, counted(total, "line"))
             parts.wait_for(count)  # without a time limit, which the exchange below has
         if workers:
             workers.wait()

@@ -86,11 +86,12 @@ def text_faults(
     )
     empty = _numbers(not hypothesis.strip() and any(map(str.strip, lines)) for hypothesis, lines, _ in rows)
     blank = _numbers(hypothesis.strip() and not any(map(str.strip, lines)) for hypothesis, lines, _ in rows)
-    # ROUGE takes the best reference, which no empty one is.
     is_rouge_only = metrics is not None and set(metrics) <= ROUGE_METRICS.keys()
+    # ROUGE and chrF take the best reference, which no empty one is.
+    takes_best = metrics is not None and set(metrics) <= {*ROUGE_METRICS, "chrf2", "chrf2++"}
     partly = (
         ()
-        if is_rouge_only
+        if takes_best
         else _numbers(1 <= sum(not reference.strip() for reference in lines) < len(lines) for lines in of_line)
     )
     script = Script(target_language or "")  # without a language nothing is foreign
@@ -112,7 +113,7 @@ def text_faults(
             "empty_reference",
             "an empty reference beside others",
             partly,
-            "only ROUGE leaves it out; copy another reference of the line into it",
+            "BLEU and TER count it; copy another reference of the line into it",
         ),
         TextFault("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
         TextFault(

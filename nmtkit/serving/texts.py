@@ -17,7 +17,8 @@ _TAG = (
 _MARKUP = re.compile(rf"((?:(?:{_TAG})\s*+)++)", re.DOTALL | re.IGNORECASE)
 """Tags. Possessive, so that a text takes a scan for each of its tags at most."""
 _BLANKS = re.compile(r"((?:\s|&nbsp;|&#160;|&#xa0;)++)", re.IGNORECASE)
-_PRE = re.compile(r"<!--.*?(?:-->|\Z)|<(/?)pre\b", re.DOTALL | re.IGNORECASE)
+_TAGS = re.compile(_TAG, re.DOTALL | re.IGNORECASE)
+_PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
 _NEAR = 32
 """Characters within which a subword follows the one before it."""
 
@@ -65,8 +66,8 @@ def _cut_html(text: str) -> list[str]:
     cut, is_pre = list[str](), False
     for index, part in enumerate(_MARKUP.split(text)):
         cut += _LINE_ENDS.split(part) if is_pre and index % 2 == 0 else [part]
-        for tag in _PRE.finditer(part) if index % 2 else ():
-            is_pre = is_pre if tag[1] is None else not tag[1]
+        for tag in map(_PRE.match, _TAGS.findall(part)) if index % 2 else ():
+            is_pre = is_pre if tag is None else not tag[1]
     return cut
 
 

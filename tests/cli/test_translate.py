@@ -176,9 +176,14 @@ class TestStreams:
             ended = outcome(partial(source.write_bytes, changed))
             assert (ended.code, output.read_text()) == (1, "old\n")
             assert ended.err == f"error: {source}: was changed while it was read; run the same command again\n"
+        assert not (tmp_path / "out.txt.parts" / "manifest.json").exists()
         grown = outcome(partial(source.write_bytes, text + text[:40]))
         assert grown.code == 0, grown.err
-        assert (output.read_text().splitlines() if to_file else grown.lines)[:40] == expected
+        assert not to_file or "has grown meanwhile; only its first 40 lines are translated" in grown.err
+        assert (output.read_text().splitlines() if to_file else grown.lines[:40]) == expected
+        moved = outcome(partial(source.unlink, missing_ok=True))
+        assert moved.code == (1 if to_file else 0)
+        assert not to_file or len([*(tmp_path / "out.txt.parts").glob("*.output")]) == 40
 
     def test_a_truncated_input_leaves_the_old_output(self, translate: Command, tmp_path: Path) -> None:
         content = gzip.compress(as_bytes(sentences(40, seed=2)))

@@ -157,7 +157,7 @@ def test_a_side_in_another_writing_system_is_found(source: str, target: str, lan
         ("\ufeffa\ufeffb", "bom", "ab"),
         ("soft\u00adhyphen, \u200fא\u200b", "invisible_character", "softhyphen, א"),
         ("e\u0301 \u1112\u1161\u11ab", "not_nfc", "é 한"),
-        ("soft&shy;hyphen&#8203;", "html_entity", "softhyphen"),
+        ("soft&shy;hyphen &#10;x", "html_entity", "soft\u00adhyphen  x"),
         ("a\x07b\x9fc\td\u0085", "control_character", "abc\td\u0085"),
         ("AT&amp;T &lt;3 &#8364; &amp;lt; &foo; &amp", "html_entity", "AT&T <3 € &lt; &foo; &amp"),
         ("a&#10;b&#13;c&#x2028;d&NewLine;e&#xFEFF;f", "html_entity", "a b c d e f"),

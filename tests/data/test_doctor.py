@@ -203,6 +203,13 @@ class TestRules:
             assert (corpus.text_of(line_of[rule]), corpus.text_of(line_of[rule], "target")) == text
             assert report["rules"][rule]["action"] == "fix"
 
+    def test_what_another_fix_brings_together_is_composed(self, corpus: Corpus) -> None:
+        corpus.write("train", [*encoded(CLEAN), ("one cafe\u200b\u0301".encode(), b"ein Cafe&#769;")])
+        fixes = (f"cleaning.{rule}=fix" for rule in ("invisible_character", "html_entity", "not_nfc"))
+        report = corpus.prepare(*fixes, "data.vocab_size=400")
+        assert counts(report) == {"invisible_character": 1, "html_entity": 1}
+        assert (corpus.text_of(41), corpus.text_of(41, "target")) == ("one café", "ein Café")
+
     def test_swapped_sides_are_exchanged(self, corpus: Corpus) -> None:
         pairs = [(f"the number {n}", f"номер {n}") for n in range(40)]
         pairs[20] = ("номер двадцать", "the number twenty")

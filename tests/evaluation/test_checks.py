@@ -181,7 +181,7 @@ def test_faults_of_the_reference_are_told_if_it_has_many() -> None:
     blank = [*REFERENCES[:4], "", *REFERENCES[5:]]
     assert found(REFERENCES, references=[blank])["empty_reference"].lines == (5,)
     beside = found(REFERENCES, references=[blank, REFERENCES])["empty_reference"]
-    advice = "only ROUGE leaves it out; copy another reference of the line into it"
+    advice = "BLEU and TER count it; copy another reference of the line into it"
     assert str(beside) == f"an empty reference beside others in line 5; {advice}"
     by_rouge = found(REFERENCES, references=[blank, REFERENCES], metrics=["rouge1", "rougeL"])
     assert "empty_reference" not in by_rouge
