@@ -124,7 +124,7 @@ def run(
         log.info("%s is up to date", Run(run_dir).data)
     if left_out := {rule: count for rule, count in prepared.manifest.get("cleaning", {}).items() if count}:
         rules = ", ".join(f"{rule} {count:,}" for rule, count in left_out.items())
-        log.info("left out of training: %s; see %s", rules, Run(run_dir).data / "report.html")
+        log.info("left out of training: %s; see report.html in %s", rules, Run(run_dir).data)
     log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
     if launched is None:
         workers = Workers.start(device, recipe.training.precision, threads, for_training=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import TaskMetric
+from nmtkit.text.vocabulary import label_of
 from nmtkit.versions import release
 
 MOST_CLASSES = 1000
@@ -31,7 +32,7 @@ class _Metric(TaskMetric):
 
 
 class LabelMetric(_Metric):
-    """Labels, compared as text without blanks at its ends.
+    """Labels, compared as text with single blanks, as training reads them.
 
     The classes are the labels of the reference. Other labels are wrong; for `matthews` they are one class more. A class
     that neither side has, as in a resample of the lines, does not count in `macro-f1`; a quotient 0 / 0 is 0.
@@ -59,7 +60,7 @@ class LabelMetric(_Metric):
         classes = {label: index for index, label in enumerate(_classes(reference))}
         of_lines = []
         for gold, label in zip(reference, hypotheses, strict=True):
-            right, chosen = classes[gold.strip()], classes.get(label.strip(), len(classes))
+            right, chosen = classes[label_of(gold)], classes.get(label_of(label), len(classes))
             counts = [0] * (3 * len(classes) + 1)
             counts[right] = counts[len(classes) + chosen] = 1
             counts[2 * len(classes) + 1 + right] = int(right == chosen)
@@ -87,7 +88,7 @@ class LabelMetric(_Metric):
     def line_scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> list[dict[str, float]]:
         """Return the accuracy of each line: 0 or 100."""
         pairs = zip(reference, hypotheses, strict=True)
-        return [{"accuracy": 100.0 * (gold.strip() == label.strip())} for gold, label in pairs]
+        return [{"accuracy": 100.0 * (label_of(gold) == label_of(label))} for gold, label in pairs]
 
     def signature(self, reference: Sequence[str]) -> str:
         classes = _classes(reference)
@@ -99,7 +100,7 @@ class LabelMetric(_Metric):
     ) -> tuple[str, tuple[int, ...], str]:
         """Return the lines with a label that the reference lacks."""
         classes = set(_classes(reference))
-        other = {number: label for number, label in enumerate(hypotheses, 1) if label.strip() not in classes}
+        other = {number: label for number, label in enumerate(hypotheses, 1) if label_of(label) not in classes}
         what = f"labels that the reference lacks, such as {next(iter(other.values()), '')[:40]!r},"
         return what, tuple(other), "they count as wrong; see that both files name the classes alike"
 
@@ -153,7 +154,7 @@ class NumberMetric(_Metric):
 
 def _classes(reference: Sequence[str]) -> list[str]:
     """Return the labels of the reference in sorted order; raise DataError where one is missing, or at too many."""
-    labels = [line.strip() for line in reference]
+    labels = [*map(label_of, reference)]
     if "" in labels:
         raise DataError(f"the reference, line {labels.index('') + 1}: no label; write one label per line")
     classes = sorted(set(labels))

@@ -81,6 +81,14 @@ def test_labels_that_the_reference_lacks_are_wrong() -> None:
     assert text_faults(texts, [texts], sources=texts, target_language="de", text="plain", metrics=["labels"]) == []
 
 
+def test_blanks_within_labels_count_as_one() -> None:
+    gold, found = ["new york", " new \u00a0york", "rome"], ["new  york", "new\tyork ", "new york"]
+    assert LabelMetric().signature(gold).startswith("labels|classes:2|")
+    assert values(LabelMetric().scores(gold, found))["accuracy"] == pytest.approx(200 / 3)
+    assert [line["accuracy"] for line in LabelMetric().line_scores(gold, found)] == [100, 100, 0]
+    assert LabelMetric().unscored(gold, found, "x")[1] == ()
+
+
 def test_scores_without_a_value_are_zero() -> None:
     gold = ["no", "yes", "no"]
     assert values(LabelMetric().scores(gold, ["no"] * 3))["matthews"] == matthews_corrcoef(gold, ["no"] * 3) == 0
