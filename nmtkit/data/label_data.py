@@ -39,7 +39,8 @@ class LabelData(PairData):
         self.extract_id = tokenizer.extract_id
         self._values = None
         if tokenizer.label_type == "number":
-            self._values = np.array([float(label) for label in tokenizer.labels], np.float32)
+            middle, unit = tokenizer.number_scale
+            self._values = ((np.array([*map(float, tokenizer.labels)]) - middle) / unit).astype(np.float32)
         elif LABEL_KINDS[tokenizer.task_name].chooses:
             self._values = np.array([int(label) - 1 for label in tokenizer.labels], np.int64)
 

@@ -37,7 +37,7 @@ from nmtkit.files import write_text
 from nmtkit.json_toml import write_json
 from nmtkit.lines import write_lines
 from nmtkit.run import Run
-from nmtkit.tasks.classification import ONE_LABEL, warn_of_large_numbers
+from nmtkit.tasks.classification import ONE_LABEL
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.scripts import language_test
@@ -250,8 +250,6 @@ class Preparer:
                 self._check_valid_labels(labels)
             if len(labels) == 1:
                 self.findings.stop(ONE_LABEL.format(labels[0]))
-            if self._data.head == "number":
-                warn_of_large_numbers(labels)
         self._warn_of_sets_and_documents()
         return self._write_report(folder, self.findings.report(self._described, text.words))
 

@@ -1,5 +1,6 @@
 """The engine of models whose output is a label: no search, but one forward pass over each line."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -94,7 +95,9 @@ class Classifier(Engine):
     def _label(self, segment: Segment, values: list[float]) -> Translation:
         """Return the label of a segment from its probabilities, or from its number."""
         if self.tokenizer.label_type == "number":
-            return Translation(f"{values[0]:.6g}", is_cut=segment.is_cut, probabilities={})
+            middle, unit = self.tokenizer.number_scale
+            digits = 6 + max(0, round(math.log10(max(abs(middle) / unit, 1e-9))))
+            return Translation(f"{middle + unit * values[0]:.{digits}g}", is_cut=segment.is_cut, probabilities={})
         names = self.tokenizer.labels
         if LABEL_KINDS[self.tokenizer.task_name].chooses:
             # Other questions of the batch may have more answers; theirs have probability 0 here.

@@ -9,6 +9,8 @@
 Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", sections 3.2 and 3.3.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +19,7 @@ from typing import Literal
 
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.label_kinds import LABEL_KINDS
-from nmtkit.console import counted, log
+from nmtkit.console import counted
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import Task
@@ -26,7 +28,7 @@ from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import label_of
 
-_LARGE = 20.0
+_USUAL, _LEAST_DEVIATION = 20.0, 0.1
 ONE_LABEL = "all training examples have the label {!r}, so there is nothing to learn"
 
 
@@ -115,24 +117,25 @@ class LabelTask(Task):
             raise DataError(f"{where} is not the number of an answer, 1 to {answers}")
 
     def tokenizer(self, learned: Tokenizer, data: DataConfig, pairs: Iterable[tuple[str, str]]) -> Tokenizer:
-        found = {label_of(target) for _, target in pairs}
+        found = Counter(label_of(target) for _, target in pairs)
         # Numbers in the order of their values and not as text, with 10 after 9.
         labels = sorted(found, key=lambda label: (len(label), label) if label.isdigit() else (0, label))
         if len(labels) == 1 and not self._kind.chooses:
             raise DataError(ONE_LABEL.format(labels[0]))
-        if self.own_metric == "numbers":
-            warn_of_large_numbers(found)
-        return label_tokenizer(learned, data, labels)
+        return label_tokenizer(learned, data, labels, _scale_of(found) if self._has_numbers else None)
 
 
-def warn_of_large_numbers(labels: Iterable[str]) -> None:
-    """Warn of labels that a regression would hardly reach, as its predictions begin at 0."""
-    largest = max((abs(float(label)) for label in labels if _is_number(label)), default=0.0)
-    if largest > _LARGE:
-        log.warning(
-            "the labels are numbers of up to %g: a regression learns such numbers slowly or not at all; scale them in "
-            "the files, for example to between 0 and 5", largest,
-        )  # fmt: skip
+def _scale_of(labels: Counter[str]) -> tuple[float, float] | None:
+    """Return mean and deviation of numbers that a regression could hardly learn as they are, else None.
+
+    It begins at 0 and takes steps of one size, so it would not reach numbers far from 0, nor tell those apart that are
+    nearly the same.
+    """
+    numbers = [(float(label), count / labels.total()) for label, count in labels.items()]
+    mean = math.fsum(number * share for number, share in numbers)
+    deviation = math.sqrt(math.fsum((number - mean) ** 2 * share for number, share in numbers))
+    is_usual = max(abs(number) for number, _ in numbers) <= _USUAL and deviation >= _LEAST_DEVIATION
+    return None if is_usual or not deviation else (mean, deviation)
 
 
 def _is_number(text: str) -> bool:

@@ -82,11 +82,13 @@ def learn_tokenizer(data: DataConfig, pairs: Callable[[], Iterable[tuple[str, st
     return Tokenizer({**settings, **special}, vocabularies)
 
 
-def label_tokenizer(tokenizer: Tokenizer, data: DataConfig, labels: Sequence[str]) -> Tokenizer:
+def label_tokenizer(
+    tokenizer: Tokenizer, data: DataConfig, labels: Sequence[str], scale: tuple[float, float] | None = None
+) -> Tokenizer:
     """Return a tokenizer of the same subwords for a task whose output is one of the labels.
 
     The vocabulary of the source is that of ``tokenizer``, followed by the entries ADDED; that of the target is the
-    labels.
+    labels. ``scale``: see `Tokenizer.number_scale`.
     """
     base = tokenizer.vocabulary("target" if tokenizer.task_name == LANGUAGE_MODEL else "source")
     # If this is the tokenizer of another task of labels, without the entries that were added for it.
@@ -104,6 +106,8 @@ def label_tokenizer(tokenizer: Tokenizer, data: DataConfig, labels: Sequence[str
         "base_sha256": tokenizer.base_fingerprint,
         "vocab_sizes": {side: len(vocabulary) for side, vocabulary in vocabularies.items()},
     }
+    if scale is not None:
+        settings["number_scale"] = {"middle": scale[0], "unit": scale[1]}
     return Tokenizer(settings, vocabularies)
 
 

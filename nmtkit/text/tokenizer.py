@@ -55,6 +55,7 @@ _SETTINGS = {
     "source_tags?": {str: str}, "target_starts?": {str: str},
     "context?": int, "context_sides?": str, "sha256": {str: str}, "vocab_sizes": {str: int}, "label_type?": str,
     "sequence_length?": int, "base_sha256?": str, "special_ids?": dict, "line_end?": str, "facts?": dict,
+    "number_scale?": {"middle": float, "unit": float},
 }  # fmt: skip
 
 
@@ -104,6 +105,12 @@ class Tokenizer:
         if "label_type" not in self.settings:
             return ()
         return tuple(self.entries("target")[len(SPECIAL_PIECES) :])
+
+    @property
+    def number_scale(self) -> tuple[float, float]:
+        """The number that a model of numbers predicts as 0, and the difference that it predicts as 1."""
+        scale = self.settings.get("number_scale", {"middle": 0.0, "unit": 1.0})
+        return scale["middle"], scale["unit"]
 
     def for_recipe(self, data: DataConfig) -> "Tokenizer":
         """Return the tokenizer of a recipe whose `data.tokenizer` this is.
