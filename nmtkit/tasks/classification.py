@@ -131,7 +131,8 @@ def _scale_of(labels: Counter[str]) -> tuple[float, float] | None:
     It begins at 0 and takes steps of one size, so it would not reach numbers far from 0, nor tell those apart that are
     nearly the same.
     """
-    numbers = [(float(label), count / labels.total()) for label, count in labels.items()]
+    total = labels.total()
+    numbers = [(float(label), count / total) for label, count in labels.items()]
     mean = math.fsum(number * share for number, share in numbers)
     deviation = math.sqrt(math.fsum((number - mean) ** 2 * share for number, share in numbers))
     is_usual = max(abs(number) for number, _ in numbers) <= _USUAL and deviation >= _LEAST_DEVIATION
