@@ -341,6 +341,15 @@ class Episodes:
             # Transformer, for numbers that never change.
             mean = numbers.mean(0, dtype=np.float64).tolist()
             deviation = (numbers.std(0, dtype=np.float64) + 1e-6).tolist()
+        if not actions.is_vector and len(actions.names) == 1:
+            log.warning(
+                "all training episodes have the same action, %s, so there is nothing to learn", actions.names[0]
+            )
+        if self._data.min_return is not None and self._data.min_return >= max(returns):
+            log.warning(
+                "data.min_return = %g is not below the largest return, %g, so the model cannot tell good episodes from "
+                "bad ones", self._data.min_return, max(returns),
+            )  # fmt: skip
         largest = 1.0
         if actions.is_vector:
             largest = max(float(np.abs(actions.encode(episode)).max()) for episode in train) or 1.0

@@ -616,6 +616,21 @@ def test_vectors_of_another_width(tmp_path: Path) -> None:
         prepare(recipe, tmp_path / "run")
 
 
+def test_episodes_with_nothing_to_learn_are_warned_of(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
+    usual = [GOOD, {**GOOD, "rewards": [1, 1]}]
+    for name, rows, overrides in (
+        ("usual", usual, ["data.min_return=1.5"]),
+        ("one", [{**GOOD, "actions": [1, 1]}], []),
+        ("low", usual, ["data.min_return=2"]),
+    ):
+        (tmp_path / name).mkdir()
+        path = write_project(tmp_path / name, *from_files(), train=rows)
+        prepare(load_recipe(path, overrides), tmp_path / name / "run")
+    one, low = [message for message in logged.messages if "nothing to learn" in message or "min_return" in message]
+    assert one == "all training episodes have the same action, 1, so there is nothing to learn"
+    assert low.startswith("data.min_return = 2 is not below the largest return, 2, so the model cannot tell")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
