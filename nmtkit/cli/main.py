@@ -290,13 +290,15 @@ def main() -> None:
         if "embedded null" not in str(error):
             raise
         _fail("the name of a file holds a NUL character; remove it where the name is written, such as in the recipe")
-    except (MemoryError, RuntimeError) as error:
+    except (ImportError, MemoryError, RuntimeError) as error:
         of_threads = "can't start new thread", os.strerror(errno.EAGAIN)  # of Python, and of C++
         if any(told in str(error) for told in of_threads):
             _fail(f"no more threads can be started{_REMEDIES[errno.EAGAIN]}")
         if "Symlink loop" in str(error):  # by Path.resolve
             _fail(f"{error}; give another file or folder")
-        if not isinstance(error, MemoryError):  # with which an import would probably fail
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+            raise
+        if isinstance(error, RuntimeError):  # with the others, an import would probably fail
             from nmtkit.distributed.workers import is_out_of_memory
 
             if not is_out_of_memory(error):

@@ -26,6 +26,8 @@ from tests.conftest import run_command
         (OSError("an odd file"), "an odd file"),
         (RuntimeError("can't start new thread"), "no more threads can be started; end other processes"),
         (RuntimeError("Resource temporarily unavailable"), "no more threads can be started; end other processes"),
+        (ImportError("libx.so: failed to map segment from shared object"), "out of memory; use smaller batches"),
+        (MemoryError(), "out of memory; use smaller batches"),
         (ValueError("embedded null byte"), "the name of a file holds a NUL character"),
     ],
 )
