@@ -426,38 +426,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
 
-class Snapshot:
-    """The content of a file at one time, to find out whether it was changed otherwise than by growing."""
-
-    def __init__(self, path: Path) -> None:
-        check_regular(path)
-        self._path = path
-        with open_plain(path) as file:
-            self._status = os.fstat(file.fileno())
-            self.sha256 = self._sha256_of_begin(file)
-
-    def _sha256_of_begin(self, file: BinaryIO) -> str:
-        size, begin = self._status.st_size, hashlib.sha256()
-        while chunk := file.read(min(size, 1 << 20)):
-            begin.update(chunk)
-            size -= len(chunk)
-        return begin.hexdigest()
-
-    def is_changed(self) -> bool:
-        """Return whether the file does not begin with that content any more; not where it cannot be read."""
-        try:
-            with open_plain(self._path) as file:
-                status = os.fstat(file.fileno())
-                is_same = (status.st_size, status.st_mtime_ns) == (self._status.st_size, self._status.st_mtime_ns)
-                return not is_same and self._sha256_of_begin(file) != self.sha256
-        except DataError:
-            return False
-
-    def changed(self) -> DataError:
-        """Return the error about a change."""
-        return DataError(f"{self._path}: was changed while it was read; run the same command again")
-
-
 def open_plain(path: Path) -> BinaryIO:
     """Open a file for reading its stored bytes, compressed or not; raise DataError as `open_binary` does."""
     try:

@@ -5,15 +5,17 @@ A text without any ``\\n`` but several carriage returns is refused, as old progr
 """
 
 import codecs
+import hashlib
 import io
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal, cast
+from typing import BinaryIO, Literal, cast
 
 from nmtkit.compression import BEGINNINGS, DAMAGED, decompressed, kind_of
 from nmtkit.errors import DataError
-from nmtkit.files import open_plain, write_atomically
+from nmtkit.files import check_regular, open_plain, write_atomically
 
 
 class LineReader:
@@ -144,8 +146,40 @@ def open_binary(path: Path) -> io.BufferedIOBase:
     return decompressed(cast(io.BufferedReader, open_plain(path)), str(path))
 
 
+class Snapshot:
+    """The content of a file at one time, to find out whether it was changed otherwise than by growing."""
+
+    def __init__(self, path: Path) -> None:
+        check_regular(path)
+        self._path = path
+        with open_plain(path) as file:
+            self._status = os.fstat(file.fileno())
+            self.sha256 = self._sha256_of_begin(file)
+
+    def _sha256_of_begin(self, file: BinaryIO) -> str:
+        size, begin = self._status.st_size, hashlib.sha256()
+        while chunk := file.read(min(size, 1 << 20)):
+            begin.update(chunk)
+            size -= len(chunk)
+        return begin.hexdigest()
+
+    def is_changed(self) -> bool:
+        """Return whether the file does not begin with that content any more; not where it cannot be read."""
+        try:
+            with open_plain(self._path) as file:
+                status = os.fstat(file.fileno())
+                is_same = (status.st_size, status.st_mtime_ns) == (self._status.st_size, self._status.st_mtime_ns)
+                return not is_same and self._sha256_of_begin(file) != self.sha256
+        except DataError:
+            return False
+
+    def changed(self) -> DataError:
+        """Return the error about a change."""
+        return DataError(f"{self._path}: was changed while it was read; run the same command again")
+
+
 def any_text(*lines: str) -> bool:
-    """Return whether a line of several texts has text in any; one without separates documents, and is no pair."""
+    """Return whether any of the given lines has text; a pair of lines without text separates documents."""
     return any(map(str.strip, lines))
 
 

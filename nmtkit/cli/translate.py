@@ -12,7 +12,8 @@ from typer import BadParameter, Option
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.config.decoding_schema import DecodingConfig
-from nmtkit.files import Snapshot, is_stream, sha256_of
+from nmtkit.files import is_stream, sha256_of
+from nmtkit.lines import Snapshot
 
 if TYPE_CHECKING:
     from nmtkit.decoding.file_translation import LineConstraints, TranslationJob

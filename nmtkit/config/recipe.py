@@ -362,12 +362,11 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
         where = f"[{section}] " if section else ""
         return f"{_to_blame(first, layers)}: {where}{message}"
     if first["type"] == "missing" and len(first["loc"]) == 2:
+        told = f"{_to_blame(first, layers)}: {section}.{key} is missing; a recipe must state it"
         # An empty task leaves out that of a base, and what it sets.
-        is_unset = any(layer.values.get("data", {}).get("task") == "" for layer in layers)
-        hint = f", or data.task, which may set it: one of {', '.join(sorted(TASK_NAMES))}" * (
-            section == "data" and is_unset
-        )
-        return f"{_to_blame(first, layers)}: {section}.{key} is missing; a recipe must state it{hint}"
+        if section == "data" and any(layer.values.get("data", {}).get("task") == "" for layer in layers):
+            told += f", or data.task, which may set it: one of {', '.join(sorted(TASK_NAMES))}"
+        return told
     if tables & {*first["loc"]}:
         name = next(part for part in reversed(first["loc"]) if isinstance(part, str))
         if first["type"] == "extra_forbidden":

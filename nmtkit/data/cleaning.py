@@ -203,9 +203,8 @@ def _unescaped(match: re.Match[str]) -> str:
     if not _is_entity(match[0]):
         return match[0]
     text = html.unescape(match[0])
-    return (
-        " " if (_ODD.search(text) and not INVISIBLE.search(text)) or "\n" in text else text
-    )  # a line end would break the line
+    breaks = "\n" in text or (_ODD.search(text) and not INVISIBLE.search(text))  # a line end would break the line
+    return " " if breaks else text
 
 
 def rule_against_text(source: str, target: str, cleaning: CleaningConfig, *, cuts_sources: bool = False) -> str | None:

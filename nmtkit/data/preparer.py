@@ -250,7 +250,7 @@ class Preparer:
                 self._check_valid_labels(labels)
             if len(labels) == 1:
                 self.findings.stop(ONE_LABEL.format(labels[0]))
-        self._warn_of_sets_and_documents()
+        self._warn_of_trained_tests()
         return self._write_report(folder, self.findings.report(self._described, text.words))
 
     def _read_training_text(
@@ -265,6 +265,8 @@ class Preparer:
             self._recipe, folder, self.findings, sets, check_only=check_only, workers=self._workers
         )
         result = reader.read(self._train)
+        if self._data.context and not self.findings.counts["both_blank"]:
+            log.warning("data.context: no blank line in the training text, so each corpus is read as one document")
         for rule in ("overlap_valid", "overlap_test"):
             if self.findings.counts[rule] and self.findings.actions[rule] == "keep":
                 log.warning(
@@ -345,7 +347,7 @@ class Preparer:
             )
         if self._data.valid and not counts.get("valid"):
             raise DataError(self._no_validation)
-        self._warn_of_sets_and_documents()
+        self._warn_of_trained_tests()
         for name, pairs in self._tests.items():
             _write_text(self._data, folder / "test" / name, pairs)
             counts[f"test/{name}"] = len(pairs)
@@ -367,12 +369,6 @@ class Preparer:
             **({"base_tokenizer_sha256": tokenizer.base_fingerprint} if "base_sha256" in tokenizer.settings else {}),
             "vocab_sizes": tokenizer.settings["vocab_sizes"],
         }
-
-    def _warn_of_sets_and_documents(self) -> None:
-        """Warn of what is known once the training text was read: see below, and text without documents."""
-        if self._data.context and not self.findings.counts["both_blank"]:
-            log.warning("data.context: no blank line in the training text, so each corpus is read as one document")
-        self._warn_of_trained_tests()
 
     def _warn_of_trained_tests(self) -> None:
         """Warn of test pairs in the training data of the run whose model or subwords this one takes."""

@@ -110,19 +110,19 @@ class Engine(ABC):
         If the model was trained with context, blank lines separate documents. Lines that may not be meant as they are
         read are logged (see `Task.source_doubt`).
         """
-        if not isinstance(lines, str):  # which `translations` refuses
-            lines = [*lines]
-            doubts: dict[str, list[int]] = {}
-            for number, line in enumerate(lines, start=1):
-                if doubt := self.task.source_doubt(line):
-                    doubts.setdefault(doubt, []).append(number)
-            for doubt, numbers in doubts.items():
-                log.warning("%s: %s", doubt, listed(numbers))
+        lines = lines if isinstance(lines, str) else [*lines]  # a string is refused below
         request = TranslationRequest(
             max_source_tokens=max_source_tokens, split=split, source_language=source_language,
             target_language=target_language,
         )  # fmt: skip
-        return [best.text for best, *_ in self.translations(lines, request, batching=batching)]
+        translated = self.translations(lines, request, batching=batching)
+        doubts: dict[str, list[int]] = {}
+        for number, line in enumerate(lines, start=1):
+            if doubt := self.task.source_doubt(line):
+                doubts.setdefault(doubt, []).append(number)
+        for doubt, numbers in doubts.items():
+            log.warning("%s: %s", doubt, listed(numbers))
+        return [best.text for best, *_ in translated]
 
     def translations(
         self,

@@ -30,9 +30,8 @@ from nmtkit.decoding.parts import Begun, Parts, Written
 from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import sentence_utility
-from nmtkit.files import Snapshot
 from nmtkit.json_toml import json_line
-from nmtkit.lines import LineReader
+from nmtkit.lines import LineReader, Snapshot
 
 if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
     from nmtkit.distributed.workers import Workers
@@ -48,9 +47,8 @@ _DOUBTS = {
         "the translation was ended by the maximum length (--max-length, --max-length-ratio, --max-length-offset)"
     ),
     "short": "the translation is so short that text is probably missing",
-    "tabs": "tabs are read as blanks, so all columns of a table are translated; cut out the one that is meant",
 }
-"""What a status means for the text of a line, where some may be lost; and tabs, which are no status."""
+"""What a status means for the text of a line, where some may be lost."""
 SAVE_SECONDS = 30.0
 """Interval at which translated sentences of an unfinished window are saved, so that fast translation saves none."""
 
@@ -191,8 +189,6 @@ class TranslationJob:
             found = json.loads(status)
             for status in self.doubtful.keys() & found["status"]:
                 self.doubtful[status].append(found["line"])
-            if "\t" in line.strip() and self.engine.task.translates_sentences:
-                self.doubtful["tabs"].append(found["line"])
             if doubt := self.engine.task.source_doubt(line):
                 self.doubtful.setdefault(doubt, []).append(found["line"])
             if "unmet" in found["status"] and self.engine.task.words(line):

@@ -89,10 +89,8 @@ def text_faults(
     is_rouge_only = metrics is not None and set(metrics) <= ROUGE_METRICS.keys()
     # ROUGE and chrF take the best reference, which no empty one is.
     takes_best = metrics is not None and set(metrics) <= {*ROUGE_METRICS, "chrf2", "chrf2++"}
-    partly = (
-        ()
-        if takes_best
-        else _numbers(1 <= sum(not reference.strip() for reference in lines) < len(lines) for lines in of_line)
+    partly = _numbers(
+        not takes_best and 1 <= sum(not reference.strip() for reference in lines) < len(lines) for lines in of_line
     )
     script = Script(target_language or "")  # without a language nothing is foreign
     is_like_source = _like_source(of_line, sources)

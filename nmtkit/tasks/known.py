@@ -21,6 +21,11 @@ class TranslationTask(Task):
         if text == "tokenized":
             self.description = "tokenized: words and punctuation are separated before"
 
+    def source_doubt(self, line: str) -> str | None:
+        if "\t" not in line.strip():
+            return None
+        return "tabs are read as blanks, so all columns of a table are one text; cut out the one that is meant"
+
 
 class TrajectoryTask(Task):
     """Decisions: actions in sequences of returns, states and actions.

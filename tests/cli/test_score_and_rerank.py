@@ -145,7 +145,9 @@ class TestScore:
             assert rows[7][1] == "50"
         told = "warning: the {} was cut (the model's limit, or --max-tokens 50) in line {}\n"
         assert outcome.err.startswith(told.format("source", 7) + told.format("hypothesis", 8))
-        whole, unknown = outcome.err.splitlines()[2:]
+        whole, tabs, unknown = outcome.err.splitlines()[2:]
+        number = next(number for number, (source, _) in enumerate(pairs, start=1) if "\t" in source.strip())
+        assert tabs.startswith("warning: tabs are read as blanks") and tabs.endswith(f" meant: line {number}")
         assert unknown == "warning: <unk> in the hypothesis of 4 lines: 5, 6, 9, 10"
         assert whole.startswith("warning: sources of several sentences") and whole.endswith("for this model: line 7")
 

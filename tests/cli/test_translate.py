@@ -870,7 +870,7 @@ class TestGoingOn:
         (tmp_path / "table").write_text("the cat\tdie Katze\nthe cat\n\tthe dog\n")
         outcome = translate("--input", tmp_path / "table", "--output", tmp_path / "out")
         assert outcome.code == 0
-        assert "tabs are read as blanks, so all columns of a table are translated; cut out the one" in outcome.err
+        assert "tabs are read as blanks, so all columns of a table are one text; cut out the one" in outcome.err
         assert outcome.err.endswith(": line 1\n")
         assert "tabs" not in translate(stdin=b"the cat\n").err
 
