@@ -231,6 +231,11 @@ class _Player:
             raise DataError("--target-return predicted needs a model that predicts returns ([model] return_values)")
         self._is_predicted = target == "predicted"
         self._target = self._facts.best if isinstance(target, str) else target
+        if self._facts.values and not isinstance(target, str):
+            nearest = min(self._facts.values, key=lambda value: abs(value - target))
+            if abs(nearest - target) > 1e-9:
+                text = "no training episode has a return of %g; the model aims at the nearest one that it knows, %g"
+                log.warning(text, target, nearest)
         self.num_states = self.num_unknown = 0
 
     def play(self, numbers: Sequence[int]) -> list[Played]:

@@ -45,7 +45,7 @@ def noticing_other_load() -> Iterator[None]:
     if seconds - (time.thread_time() - computed) > max(_LOST_SECONDS, _LOST_SHARE * seconds):
         log.warning(
             "the processor was busy with other work during the trial, so the predicted time may be many times too "
-            "long; leave cores to that work with --threads N"
+            "long; leave cores to that work with fewer --threads"
         )
 
 

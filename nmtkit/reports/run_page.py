@@ -33,7 +33,7 @@ from nmtkit.reports.run_facts import FORMS, RunFacts, example_pair, form_of_scor
 from nmtkit.run import Run
 
 NUM_SENTENCES = 5
-"""Best sentences of each test set, and worst ones."""
+"""Best sentences of each test set, and worst ones, which are none where they equal the reference."""
 NOTHING = '<span class="missing">–</span>'
 
 
@@ -177,7 +177,8 @@ def _ranked(run: RunFacts, name: str) -> dict[str, Any]:
     if isinstance(found, str):
         return {"run": run, "name": name, "missing": found, "sentences": {}}
     best = sorted(found, key=lambda sentence: (-sentence.quality, sentence.line))
-    sentences = {"Worst": found[:NUM_SENTENCES], "Best": best[:NUM_SENTENCES]}
+    worst = [sentence for sentence in found[:NUM_SENTENCES] if sentence.hypothesis != sentence.reference]
+    sentences = {"Worst": worst, "Best": best[:NUM_SENTENCES]}
     return {"run": run, "name": name, "missing": "", "sentences": sentences}
 
 

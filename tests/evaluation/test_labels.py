@@ -323,6 +323,9 @@ def test_the_runs_of_a_task_with_labels_are_scored_compared_and_shown(
     assert not isinstance(worst, str) and (worst[0].metric, worst[0].quality, worst[-1].quality) == ("accuracy", 0, 100)
     page = report_page(facts, with_attention=False)
     assert "accuracy, test" in page and "chrF2" not in page
+    wrong = sum(one.quality == 0 for one in worst)
+    shown = page.partition("<summary>Worst")[2].partition("</details>")[0]
+    assert 0 < wrong <= 3 and shown.count("accuracy 0<") == shown.count("<dt>line") == wrong
     # a translation of the same kind of text is scored by other metrics
     text = (tmp_path / "two" / "recipe.toml").read_text(encoding="utf-8")
     (tmp_path / "two" / "recipe.toml").write_text(text.replace('"parity"', '"translation"'), encoding="utf-8")

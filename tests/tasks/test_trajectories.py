@@ -447,7 +447,9 @@ def test_vectors_are_normalised_and_played(tmp_path: Path) -> None:
     assert of_model > of_chance + 0.3
 
 
-def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predicted_returns_are_sampled_with_a_prior(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
+) -> None:
     settings = ["model.return_values=5", "data.sequence_length=1", "data.timesteps=window", "training.max_steps=400"]
     recipe = load_recipe(write_project(tmp_path), [*settings, "training.peak_learning_rate=0.01"])
     run = Run(tmp_path / "run")
@@ -466,6 +468,10 @@ def test_predicted_returns_are_sampled_with_a_prior(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(DecisionTransformer, "predict", on_device)
     again = play(loaded, PlayRequest(episodes=60, environment=REPEAT, prior=10.0))
     assert [each.total for each in again] == [each.total for each in found]
+    for target in (4.0, 7.5):
+        play(loaded, PlayRequest(episodes=1, environment=REPEAT, target=target))
+    assert logged.text.count("no training episode has a return of") == 1
+    assert "a return of 7.5; the model aims at the nearest one that it knows, 4\n" in logged.text
 
 
 def test_facts_of_other_environments_do_not_stop_play() -> None:
