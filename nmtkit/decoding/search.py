@@ -155,24 +155,27 @@ class _SearchState:
     Attributes:
         tokens: BOS and the tokens so far [sentences, live, length + 1].
         trace: log-probability of the hypothesis after each token [sentences, live, length].
-        attention: attention of each token to the source, if needed [sentences, live, length, source].
+        rows: row of each token's step in ``attention`` [sentences, live, length].
+        attention: attention of each step to the source, if needed, each [rows, source]; never copied, as copies of all
+            tokens in every step would take cubic time.
     """
 
     tokens: NDArray[np.int64]
     trace: NDArray[np.floating]
-    attention: Tensor | None = None
+    rows: NDArray[np.intp]
+    attention: list[Tensor] = field(default_factory=list)
 
     def extend(self, log_probs: NDArray[np.floating], slots: NDArray[np.intp], last: NDArray[np.int64]) -> None:
         """Continue the hypotheses in these slots by the tokens ``last``."""
+        rows = slots + np.arange(len(slots))[:, None] * self.tokens.shape[1]
         self.choose((np.arange(len(slots))[:, None], slots))
+        self.rows = np.concatenate([self.rows, rows[:, :, None]], 2)
         self.tokens = np.concatenate([self.tokens, last[:, :, None]], 2)
         self.trace = np.concatenate([self.trace, log_probs[:, :, None]], 2)
 
     def choose(self, index: Any) -> None:
         """Keep, drop or repeat hypotheses; ``index``: rows of sentences, or rows and slots [sentences, live]."""
-        self.tokens, self.trace = self.tokens[index], self.trace[index]
-        if self.attention is not None:
-            self.attention = self.attention[index]
+        self.tokens, self.trace, self.rows = self.tokens[index], self.trace[index], self.rows[index]
 
 
 def beam_search(
@@ -201,7 +204,8 @@ def beam_search(
     """
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     active = list(range(len(max_lengths)))  # sentences that still have a live hypothesis
-    state = _SearchState(np.full((len(active), 1, 1), BOS), np.zeros((len(active), 1, 0), np.float32))
+    none = np.zeros((len(active), 1, 0), np.float32)
+    state = _SearchState(np.full((len(active), 1, 1), BOS), none, none.astype(np.intp))
     log_probs = torch.zeros(len(active), 1, device=device)  # -inf for a slot without a live hypothesis
     last = torch.tensor(options.first or [BOS] * len(active), device=device)[:, None]
     suppressed_ids = torch.tensor(suppressed, dtype=torch.long, device=device)
@@ -211,8 +215,7 @@ def beam_search(
         options.before_step()
         step = stepper.step(last.flatten()).unflatten(0, (len(active), -1))  # [sentences, live, vocab]
         if options.needs_attention:
-            new = stepper.attention().unflatten(0, (len(active), -1))[:, :, None]  # [sentences, live, 1, source]
-            state.attention = new if state.attention is None else torch.cat([state.attention, new], 2)
+            state.attention.append(stepper.attention())
         at_limit = [row for row, sentence in enumerate(active) if max_lengths[sentence] <= length]
         suppressed_now = suppressed_at_first if length < options.min_tokens else suppressed_ids
         # Kept, as a constraint or the minimum length may forbid the end symbol where only that may follow.
@@ -310,9 +313,10 @@ def _collect(
         ids, trace = state.tokens[row, slot, 1:].tolist(), state.trace[row, slot].tolist()
         score = trace[-1] / divisor
         attention = None
-        if state.attention is not None:
-            # A copy: a view would keep the weights of all sentences.
-            attention = state.attention[row, slot, :, : options.source_lengths[active[row]]].clone()
+        if state.attention:
+            steps = zip(state.attention, state.rows[row, slot].tolist(), strict=True)
+            attention = torch.stack([weights[origin] for weights, origin in steps])
+            attention = attention[:, : options.source_lengths[active[row]]]
         if ids[-1] == EOS:
             ids.pop()
         else:  # at the maximum length, beside the beam: no end symbol is needed, so it has probability 1
@@ -322,9 +326,9 @@ def _collect(
             # An attention that underflows to 0 would give an infinite penalty.
             covered = attention.sum(0).clamp(torch.finfo(attention.dtype).tiny, 1.0)
             score += options.coverage * float(covered.log().sum())
-        steps = tuple(after - before for before, after in zip([0.0, *trace], trace, strict=False))
+        log_probs = tuple(after - before for before, after in zip([0.0, *trace], trace, strict=False))
         kept = attention if options.keep_attention else None
-        finished[active[row]].append(Hypothesis(tuple(ids), trace[-1], score, steps, kept, slot))
+        finished[active[row]].append(Hypothesis(tuple(ids), trace[-1], score, log_probs, kept, slot))
 
 
 def _can_win(
