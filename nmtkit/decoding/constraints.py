@@ -1,7 +1,8 @@
 """Constraints of the search: forbidden tokens and phrases, forced prefixes, and required phrases.
 
-A constraint only sets log-probabilities to -inf, so several can be applied in any order. If they leave a hypothesis no
-continuation, the search ends it.
+A constraint sets log-probabilities to -inf, and several can be applied in any order, but for the certain tokens of
+`forced_prefixes`, which get the probability 1: those come last. If no continuation is left to a hypothesis, the search
+ends it.
 
 Required phrases use a candidate selection instead. Hypotheses are grouped by the number of phrase tokens that they
 contain, and the slots of the beam are dealt to the groups in turn. Every live hypothesis may begin or continue any

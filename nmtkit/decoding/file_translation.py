@@ -275,21 +275,13 @@ class TranslationJob:
             begun.save(interval=SAVE_SECONDS)
             advance(share / steps)
 
-        try:
-            results = self.engine.translations(
-                window.lines,
-                request,
-                batching=self.batching,
-                advance=save_and_advance,
-                found=begun,
-            )
-        except SystemExit:  # by a signal
-            begun.save()
-            raise
+        results = self.engine.translations(
+            window.lines, request, batching=self.batching, advance=save_and_advance, found=begun
+        )
         if self.minimum_risk is not None:
             from nmtkit.decoding.sampling import by_expected_utility  # imports torch
 
-            begun.save()  # the comparison may take long, and a signal may end it
+            begun.save()  # the comparison may take long, and a kill may end it
             tokenizer = self.engine.tokenizer.in_direction(self.request.target_language, self.request.source_language)
             utility = sentence_utility(self.minimum_risk, tokenizer.languages[1])
             for index, samples in enumerate(results):
@@ -330,7 +322,7 @@ def equal_windows(num_lines: int, num_processes: int, most: int) -> int:
 
 def translate_windows(
     lines: Iterable[str],
-    translate: Callable[[Window, Callable[[float], None]], Written],
+    translate: Callable[[Window, Callable[[float], None], Begun], Written],
     parts: Parts,
     *,
     rank: int = 0,
@@ -341,7 +333,8 @@ def translate_windows(
     """Translate the unfinished windows of this process, and return the number of windows of all processes.
 
     Args:
-        translate: function that translates a window, and may call its second argument with the finished share.
+        translate: function that translates a window; it may call its second argument with the finished share, and adds
+            what it finds to the third.
         context: number of lines before a window that the model needs.
         advance: called with the number of lines translated or passed over so far.
     """
@@ -353,7 +346,13 @@ def translate_windows(
     for window in windows(lines, parts.window_lines, context):
         count += 1
         if window.number % num_processes == rank and not parts.has(window.number):
-            parts.write(window.number, translate(window, advance_within))
+            begun = parts.begun(window.number)
+            try:
+                parts.write(window.number, translate(window, advance_within, begun))
+            except SystemExit:  # by a signal; it may also come while the window is written
+                if not parts.has(window.number):
+                    begun.save()
+                raise
         done += len(window.lines)
         advance(done)
     return count
@@ -408,8 +407,8 @@ def translate_file(
         with console.progress(title or job.engine.task.activity, total, start=finished) as advance:
             count = translate_windows(
                 itertools.islice(lines, total),  # as it may grow, and all processes have to see the same lines
-                lambda window, advance_within: job.translate(
-                    window, reader.invalid_lines, advance_within, parts.begun(window.number)
+                lambda window, advance_within, begun: job.translate(
+                    window, reader.invalid_lines, advance_within, begun
                 ),
                 parts,
                 rank=rank,

@@ -13,7 +13,7 @@ from nmtkit.decoding import file_translation as streams
 from nmtkit.decoding.file_translation import Window, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.lengths import length_penalty
-from nmtkit.decoding.parts import Parts, Written
+from nmtkit.decoding.parts import Begun, Parts, Written
 from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
@@ -67,7 +67,7 @@ def by_processes(translator: Translator, num_processes: int, folder: Path) -> li
     parts.begin()
     found: dict[int, Translation] = {}
 
-    def work(window: Window, advance: Callable[[float], None]) -> Written:
+    def work(window: Window, advance: Callable[[float], None], begun: Begun) -> Written:
         translations = best(translator, window.lines)
         found.update(enumerate(translations, window.first_line))
         return Written([one.text for one in translations], ["" for _ in translations])

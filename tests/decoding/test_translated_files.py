@@ -23,7 +23,7 @@ from nmtkit.decoding.file_translation import (
     translate_windows,
     windows,
 )
-from nmtkit.decoding.parts import _KIND, Parts, Written
+from nmtkit.decoding.parts import _KIND, Begun, Parts, Written
 from nmtkit.decoding.request import Batching, Sampling, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, NmtkitError
@@ -120,7 +120,7 @@ def parts_of(folder: Path, made_of: dict[str, Any] | None = None, window_lines: 
     return Parts(folder / "out", made_of or {}, window_lines)
 
 
-def shouted(window: Window, advance: Callable[[float], None]) -> Written:
+def shouted(window: Window, advance: Callable[[float], None], begun: Begun) -> Written:
     status = [str(window.first_line + place) for place in range(len(window.lines))]
     return Written([line.upper() for line in window.lines], status)
 
@@ -131,9 +131,9 @@ class Recorded:
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
-    def __call__(self, window: Window, advance: Callable[[float], None]) -> Written:
+    def __call__(self, window: Window, advance: Callable[[float], None], begun: Begun) -> Written:
         self.numbers.append(window.number)
-        return shouted(window, advance)
+        return shouted(window, advance, begun)
 
 
 def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) 
 
 
 def test_progress_is_told_within_a_window(tmp_path: Path) -> None:
-    def in_halves(window: Window, advance: Callable[[float], None]) -> Written:
+    def in_halves(window: Window, advance: Callable[[float], None], begun: Begun) -> Written:
         advance(0.5)
-        return shouted(window, advance)
+        return shouted(window, advance, begun)
 
     parts = parts_of(tmp_path, window_lines=4)
     parts.begin()
@@ -199,6 +199,13 @@ def test_translated_sentences_of_an_unfinished_window_are_kept(
     assert left == [100 - 1]
     assert "resuming after 6 sentences" in logged.messages
     assert not (tmp_path / "out.parts").exists()
+    # A signal while a window is written.
+    monkeypatch.setattr(streams, "SAVE_SECONDS", 1e9)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Parts, "write", lambda *arguments: sys.exit(143))
+        translate("late")
+    left[0] = 2  # those with the term
+    assert translate("late") == expected
 
 
 def test_samples_are_kept_when_their_comparison_is_interrupted(
@@ -376,7 +383,7 @@ def test_windows_of_another_translation_are_never_taken_for_ones_own(tmp_path: P
     """As two translations would write them that share a folder in spite of the lock."""
     parts, others = (parts_of(tmp_path, {"model": number}) for number in (1, 2))
     parts.begin()
-    others.write(0, shouted(Window(0, 1, ["of another"]), lambda share: None))
+    others.write(0, shouted(Window(0, 1, ["of another"]), lambda share: None, others.begun(0)))
     assert not parts.has(0)
     parts.join(translate_windows(LINES, shouted, parts), [("output", tmp_path / "out")])
     assert (tmp_path / "out").read_text() == SHOUTED
@@ -437,9 +444,9 @@ def test_windows_of_slower_processes_are_waited_for_without_an_exchange(
     count = translate_windows(LINES, shouted, parts, rank=0, num_processes=2)
     goes_on = threading.Event()
 
-    def slowly(window: Window, advance: Callable[[float], None]) -> Written:
+    def slowly(window: Window, advance: Callable[[float], None], begun: Begun) -> Written:
         goes_on.wait()
-        return shouted(window, advance)
+        return shouted(window, advance, begun)
 
     with ThreadPoolExecutor(2) as pool:
         other = pool.submit(translate_windows, LINES, slowly, parts, rank=1, num_processes=2)
