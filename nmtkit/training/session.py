@@ -394,21 +394,20 @@ class _Session:
         has_report, has_checkpoint, validation = self._end_so_far()
         if not has_checkpoint:
             self._check_space(None, with_state=False)
-        if not has_report:
-            if self._validator is not None and validation is None:
-                validation = self._validate(self._validator)
-                if validation is None:
-                    return self._stop.reason
-            progress, training = self._state.progress, self._recipe.training
-            rate = learning_rate(progress.step, training, self._recipe.model.d_model)
-            self._reporter.report(progress, rate, validation, is_end=True)
-        if not self._workers.is_main:
-            return limit
-        if not has_checkpoint:
+        if not has_report and self._validator is not None and validation is None:
+            validation = self._validate(self._validator)
+            if validation is None:
+                return self._stop.reason
+        progress = self._state.progress
+        if self._workers.is_main and not has_checkpoint:
             self._save_checkpoint(validation, is_end=not self._has_saved)  # beside those that a longer training keeps
-            forget_ends(self._run, self._state.progress.step)
-        elif validation is not None:
-            add_end_score(self._run.checkpoint(self._state.progress.step), validation)
+            forget_ends(self._run, progress.step)
+        elif self._workers.is_main and validation is not None:
+            add_end_score(self._run.checkpoint(progress.step), validation)
+        # Last, as the report and the checkpoint together say that nothing is left to do.
+        if not has_report:
+            rate = learning_rate(progress.step, self._recipe.training, self._recipe.model.d_model)
+            self._reporter.report(progress, rate, validation, is_end=True)
         return limit
 
     def _roll_back(self) -> None:

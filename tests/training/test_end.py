@@ -297,12 +297,17 @@ class TestInterruptedEnd:
         line = metrics_without_time(run)[-1]
         assert (line["step"], line["end"]) == (3, "validation") and line["loss"] > 0
 
+    @pytest.mark.parametrize("killed", [None, "add_end_score"])
     def test_a_checkpoint_that_was_due_without_a_validation_gets_that_of_the_end(
-        self, tiny_project: TinyProject, tmp_path: Path
+        self, tiny_project: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str | None
     ) -> None:
         settings = ["checkpoint_every_steps=2", "validate_every_steps=5", "keep_last=9", "keep_best=1"]
         settings = [f"training.{setting}" for setting in settings]
         run, other = (tiny_project.copy(tmp_path / name) for name in ("run", "other"))
+        if killed:
+            with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
+                call_at(patch, training, killed, 1, die)
+                tiny_project.train(run, "training.max_steps=4", *settings)
         tiny_project.train(run, "training.max_steps=4", *settings)
         provenance = read_json(Run(run).checkpoint(4) / "provenance.json")
         assert provenance["valid_nll"] == metrics_without_time(run)[-1]["valid_nll"]
