@@ -43,7 +43,7 @@ MODEL_FILES = ("model.safetensors", "model.json", "provenance.json")
 _PROVENANCE: dict[Any, Any] = {
     "files": {str: str, "model.safetensors": str, "model.json": str}, "kind?": str, "step?": int, "recipe?": dict,
     "data_fingerprint?": str, "init_sha256?": str, "best_metric?": str, "valid_nll?": float,
-    "valid_bleu?": float, "average_of?": [{"checkpoint": str, "sha256": str}],
+    "valid_bleu?": float, "average_of?": [{"checkpoint": str, "sha256": str}], "newest?": str,
 }  # fmt: skip
 
 

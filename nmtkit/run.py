@@ -186,10 +186,10 @@ class Run:
 
     def newer_checkpoint(self) -> str | None:
         """Return the name of the last checkpoint if it has been made since the average; None if not."""
-        last, made = self.checkpoints()[-1:], (self.averaged / "model.json").stat().st_mtime
-        # Checkpoints that were there before are left out on purpose.
-        is_newer = last and last[0].name > max(self.averaged_checkpoints(), default="~")
-        return last[0].name if is_newer and last[0].stat().st_mtime > made else None
+        last = self.checkpoints()[-1:]
+        # Checkpoints that were there before are left out on purpose. Not by times, which copies of a run do not keep.
+        newest = read_provenance(self.averaged).get("newest") or max(self.averaged_checkpoints(), default="~")
+        return last[0].name if last and last[0].name > newest else None
 
     def warn_of_older_scores(self) -> None:
         """Log a warning if a model or a translation of a test set has been written since scores.json."""
