@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nmtkit.errors import DataError
 from nmtkit.evaluation.metrics import RESAMPLES, Scorer, check_seed, random_generator, resampled, resamples_for
 from nmtkit.evaluation.scores import Interval
+from nmtkit.text.vocabulary import label_of
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -66,7 +67,7 @@ def mcnemar(reference: Sequence[str], baseline: Sequence[str], system: Sequence[
     Source: McNemar (1947), "Note on the sampling error of the difference between correlated proportions"; Dietterich
     (1998) recommends it for classifiers. Both approximate the binomial distribution by chi-square.
     """
-    lines = [tuple(map(str.strip, line)) for line in zip(reference, baseline, system, strict=True)]
+    lines = [tuple(map(label_of, line)) for line in zip(reference, baseline, system, strict=True)]
     losses = sum(before == gold != after for gold, before, after in lines)
     wins = sum(after == gold != before for gold, before, after in lines)
     # C(n, k + 1) = C(n, k) (n - k) / (k + 1), which is always whole. math.comb would start anew for each k.
