@@ -39,8 +39,10 @@ def command(
     else:
         names = set_names() if sacrebleu else list(catalogue())
         entries = [entry for key in names if (entry := find_entry(key)) is not None]
-    languages = languages.lower() if languages else None  # as all codes of the catalogue are
-    pairs = [tuple(languages.split("-")), tuple(reversed(languages.split("-")))] if languages else None
+    codes = {code.lower(): code for entry in entries for pair in entry.texts for code in pair}  # such as pt_BR of OPUS
+    stated = [codes.get(code.lower(), code) for code in languages.split("-")] if languages else []
+    languages = "-".join(stated) or None
+    pairs = [tuple(stated), tuple(reversed(stated))] if stated else None
     shown = [entry for entry in entries if pairs is None or any(pair in entry.texts for pair in pairs)]
     if not shown:
         has = sorted({pair for entry in entries for pair in entry.language_pairs})

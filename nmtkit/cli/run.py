@@ -11,6 +11,7 @@ from typer import Option
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.train import train_or_stop
+from nmtkit.config.corpus_entries import stated_text
 from nmtkit.config.data_schema import AVERAGE
 from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import NmtkitError
@@ -94,8 +95,9 @@ def command(
     else:
         use += " --prompt '...'"
     if result.scores:
-        tests = loaded.data.corpora("test") or loaded.data.train
-        _print_main_scores(result.scores, is_made_up=any(str(test).startswith("builtin/") for test in tests))
+        tests = loaded.data.corpora("test") or loaded.data.train  # train: of which `test = N` holds pairs out
+        is_made_up = all((stated_text(test, "corpus") or str(test)).startswith("builtin/") for test in tests)
+        _print_main_scores(result.scores, is_made_up=is_made_up)
     _print_next_commands(folder, use)
 
 

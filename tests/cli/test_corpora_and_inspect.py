@@ -36,6 +36,12 @@ class TestCorpora:
         assert sum(file["bytes"] for file in forth[0]["files"]) == 13603614 + 18074646
         assert "31.7" in run_command("corpora", "--languages", "en-vi").out
 
+    def test_codes_with_capitals_are_found_in_either_case(self) -> None:
+        name = "opus/Tatoeba-v2023-04-12:en-pt_BR"
+        for pair in ("en-pt_BR", "pt_br-EN"):
+            outcome = run_command("corpora", name, "--languages", pair)
+            assert outcome.code == 0 and "en-pt_BR" in outcome.out
+
     def test_one_corpus_is_shown_with_its_files(self) -> None:
         out = run_command("corpora", "wmt14/giga-fren").out
         assert "training-giga-fren.tar" in out
