@@ -12,6 +12,7 @@ from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.corpus_entries import GeneratedCorpus, LocalPair, Noise, corpus_name
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.foreign_keys import FOREIGN_KEYS
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import (
     builtin_recipes,
@@ -169,6 +170,12 @@ class TestDefaults:
 
 
 class TestWrongKeys:
+    def test_what_is_named_instead_of_keys_of_other_toolkits_exists(self) -> None:
+        keys = [found for ours in FOREIGN_KEYS.values() for found in re.findall(r"\b([a-z]+)\.(\w+)", ours)]
+        assert len(keys) > 40 and all(key in SECTIONS[section].model_fields for section, key in keys)
+        # but where a key is in the wrong section, and also one of another toolkit
+        assert {"max_tokens"} == {key for each in SECTIONS.values() for key in each.model_fields} & FOREIGN_KEYS.keys()
+
     @pytest.mark.parametrize(
         ("section", "key", "nearest"),
         [
@@ -718,6 +725,10 @@ class TestOverrides:
         ("override", "expected"),
         [
             ("training.sead=2", "--set: unknown key training.sead; did you mean seed?"),
+            (
+                "training.max_tokens=4096",
+                "--set: unknown key training.max_tokens; what other toolkits name so is training",
+            ),
             ("trainin.seed=2", "--set: unknown section [trainin]; did you mean training?"),
             ("training.seed=two", "--set: training.seed = 'two': "),
             ("training.seed=2\nmax_steps=3", "--set training.seed: has several settings; give a --set for each"),

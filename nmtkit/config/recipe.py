@@ -29,6 +29,7 @@ from nmtkit.config.corpus_entries import (
 )
 from nmtkit.config.data_schema import ENVIRONMENT, SUMMARY, TASK_NAMES, DataConfig, defaults_of_task
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.config.foreign_keys import FOREIGN_KEYS
 from nmtkit.config.schema import ENDING_SCHEDULES, EXCLUSIVE_KEYS, SECTIONS, Recipe, TrainingConfig
 from nmtkit.config.section import VALUE_RULES, default_of
 from nmtkit.console import is_launched, log
@@ -315,7 +316,9 @@ def _check_keys(layer: _Layer) -> None:
             if key in SECTIONS[section].model_fields:
                 continue
             homes = [name for name, model in SECTIONS.items() if key in model.model_fields]
-            if homes:
+            if key in FOREIGN_KEYS:
+                hint = f"; what other toolkits name so is {FOREIGN_KEYS[key]}"
+            elif homes:
                 hint = f"; it belongs in [{homes[0]}]"
             else:
                 hint = _nearest(key, list(SECTIONS[section].model_fields))
