@@ -36,6 +36,8 @@ _SIGNS = {
     **{code: f"<U+{code:04X}>" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)},
 }
 """Visible signs for control characters and direction marks, which would control the terminal or reorder a line."""
+_COMMAND = re.compile(r"`[^`]*`|(?<=run: )nmtkit .*")
+"""A command in a message: between backquotes, or to the end of its line."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
@@ -122,14 +124,18 @@ def counted(number: int, noun: str) -> str:
 
 
 def fill(text: str, width: int) -> str:
-    """Wrap lines between words at ``width``; continuation lines have the indentation of their line."""
+    """Wrap lines between words at ``width``; continuation lines have the indentation of their line.
+
+    Commands are not wrapped, so that they can be copied.
+    """
     filled = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()))
+        whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), line)
         filled.append(
-            textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            textwrap.fill(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         )
-    return "\n".join(filled)
+    return "\n".join(filled).replace("\0", " ")
 
 
 def listed(numbers: Sequence[int]) -> str:

@@ -115,6 +115,14 @@ def test_messages_break_between_words_on_a_terminal_only(monkeypatch: pytest.Mon
     assert sys.stderr.getvalue() == f"{message}\n"  # type: ignore[attr-defined]
 
 
+def test_commands_in_messages_are_not_broken() -> None:
+    quoted, last = "`nmtkit average 'runs/my run' --best 1`", "nmtkit train mine.toml --set training.max_steps=200"
+    filled = console.fill(
+        f"the average is worse than that checkpoint alone; {quoted} takes it\nto resume, run: {last}", 20
+    )
+    assert {line for line in filled.split("\n") if len(line) > 20} == {quoted, last}
+
+
 def test_a_live_display_is_drawn_and_leaves_the_terminal_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = new_terminal(monkeypatch)
     console.set_up()
