@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from unicodedata import category, east_asian_width
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, Side
 
 if TYPE_CHECKING:
+    from matplotlib.backends.backend_agg import RendererAgg
+
     from nmtkit.model_folder import LoadedModel
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -43,6 +46,10 @@ PARTS = 10_000
 """Weights stand in a page as whole numbers of ten-thousandths."""
 _WEAKEST = 0.01
 """A weaker line of a figure cannot be seen."""
+_DPI = 200
+_FONT_SIZE = 9
+_LONGEST = 60
+"""Maximum length of a label of a figure in inches: matplotlib draws at most 65,536 pixels."""
 
 
 @dataclass(frozen=True)
@@ -246,15 +253,20 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
     from matplotlib.figure import Figure
 
     num_columns = max(len(entry.rows.pieces), len(entry.columns.pieces))
-    longest = max(len(token) for token in (*entry.rows.pieces, *entry.columns.pieces))
-    margin = 0.1 + 0.085 * min(longest, 30)  # inches, for text that stands upright
-    height = 1.8 + 2 * margin
-    # Text stays text in SVG, whose ids are the same each time; a $ in a token begins no formula.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nmtkit", "text.parse_math": False}):
-        figure = Figure(figsize=(max(2.5, 0.26 * num_columns), height), dpi=200)
+    with (
+        # Text stays text in SVG, whose ids are the same each time; a $ in a token begins no formula.
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nmtkit", "text.parse_math": False}),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        # By default, the same warning is given only once, and so not for a second figure.
+        warnings.simplefilter("always")
+        figure = Figure(figsize=(max(2.5, 0.26 * num_columns), 1), dpi=_DPI)
         # Not by pyplot, which keeps figures in global state and may need a display.
-        FigureCanvasAgg(figure)
-        axes = figure.add_axes((0.02, margin / height, 0.96, 1.8 / height))
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        top, bottom = (0.15 + _inches(renderer, tokens.pieces) for tokens in (entry.columns, entry.rows))
+        height = 1.8 + top + bottom
+        figure.set_figheight(height)
+        axes = figure.add_axes((0.02, bottom / height, 0.96, 1.8 / height))
         axes.set(xlim=(-0.7, num_columns - 0.3), ylim=(0, 1))
         axes.axis("off")
         for order, head in enumerate(heads):
@@ -271,22 +283,40 @@ def figure_file(path: Path, entry: AttentionMap, layer: int, heads: Sequence[int
             )
         for tokens, y, anchor in ((entry.columns, 1.03, "bottom"), (entry.rows, -0.03, "top")):
             for x, token in enumerate(tokens.pieces):
-                axes.text(x, y, printable(token), rotation=90, ha="center", va=anchor, fontsize=9)
-        with warnings.catch_warnings(record=True) as caught, write_bytes_atomically(path) as file:
-            # By default, the same warning is given only once, and so not for a second figure.
-            warnings.simplefilter("always")
+                axes.text(x, y, printable(token), rotation=90, ha="center", va=anchor, fontsize=_FONT_SIZE)
+        with write_bytes_atomically(path) as file:
             # The files would hold the date, so that equal weights would give different bytes.
             undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
             figure.savefig(file, format=path.suffix[1:], metadata=undated)
-    if any("Glyph" in str(warning.message) for warning in caught):
+    if path.suffix != ".svg" and any("Glyph" in str(warning.message) for warning in caught):
         log.warning(
-            "%s: matplotlib has no font for some characters; take .svg, which leaves the font to the reader", path
-        )
+            "%s: matplotlib has no font for some characters; take .svg or .html, or install a font that has them and "
+            "name it as font.family in matplotlibrc", path,
+        )  # fmt: skip
+
+
+def _inches(renderer: "RendererAgg", tokens: Sequence[str]) -> float:
+    """Return the length of the longest label of a figure, whatever font a reader has."""
+    from matplotlib.font_manager import FontProperties
+
+    labels = [printable(token) for token in tokens]
+    # matplotlib may have no East Asian font; W is as wide as a character of one.
+    labels += ["".join("W" if east_asian_width(each) in "FW" else each for each in label) for label in labels]
+    font = FontProperties(size=_FONT_SIZE)
+    longest = max(renderer.get_text_width_height_descent(label, font, ismath=False)[0] for label in labels)
+    return min(_LONGEST, longest / _DPI)
 
 
 def printable(token: str) -> str:
-    """Return text without what a font cannot draw, XML cannot hold, or a terminal would obey."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in token)
+    """Return text without what a font cannot draw, XML cannot hold, or a terminal would obey; any blank is a space."""
+
+    def shown(character: str) -> str:
+        # Without joiners, letters of Persian and of Indic scripts would have other forms.
+        if character.isprintable() or character in "\u200c\u200d":
+            return character
+        return " " if category(character) == "Zs" else "\ufffd"
+
+    return "".join(map(shown, token))
 
 
 _COLOUR_OF_HEADS = "".join(f".head-{index} {{ --head: {hue}; }}" for index, hue in enumerate(HUES))

@@ -31,6 +31,7 @@ from nmtkit.reports.curves import averages, figures, is_number, predicted_return
 from nmtkit.reports.played import lengths_of
 from nmtkit.reports.run_facts import FORMS, RunFacts, example_pair, form_of_score, num_parameters, translated
 from nmtkit.run import Run
+from nmtkit.text.scripts import is_unspaced_text
 
 NUM_SENTENCES = 5
 """Best sentences of each test set, and worst ones, which are none where they equal the reference."""
@@ -242,11 +243,12 @@ def _attention(run: RunFacts, index: int) -> dict[str, Any]:
     except NmtkitError as error:
         log.warning("%s: no attention in the report: %s", run.name, error)
         return {"missing": str(error)}
+    has_words = not any(map(is_unspaced_text, pair[:2]))  # else a sentence or clause would be one word
     codes = "".join(f" --{option} {code}" for option, code in zip(("to", "from"), pair[2:], strict=True) if code)
     return {
         "source": pair[0],
         "target": pair[1],
-        "picture": Markup(attention_maps.section(f"attention-{index}", maps, words=True)),
+        "picture": Markup(attention_maps.section(f"attention-{index}", maps, words=has_words)),
         "command": f"{run.command('attention')} --source {shlex.quote(pair[0])}{codes} --output attention.html",
     }
 

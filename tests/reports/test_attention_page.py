@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.image import imread
 
 from nmtkit.cli.attention import _print_heat_map
 from nmtkit.config.data_schema import DataConfig
@@ -112,6 +113,54 @@ def test_a_figure_has_a_line_for_each_weight_that_can_be_seen(tmp_path: Path) ->
     lines = re.findall(r'<path d="M [\d. ]+\s*L [\d. ]+\s*"[^>]*style="([^"]*)"', (tmp_path / "a.svg").read_text())
     opacities = [re.search(r"stroke-opacity: ([\d.]+)", line) for line in lines]
     assert [float(found[1]) if found else 1.0 for found in opacities] == [1.0, 0.25, 0.75]
+
+
+@pytest.mark.parametrize("long", ["花を持っている" * 5, "W" * 30, "i" * 90])
+def test_no_label_of_a_figure_reaches_beyond_its_edges(tmp_path: Path, long: str) -> None:
+    for name, rows, columns in (("row", (long, "b"), ("c", "d")), ("column", ("a", "b"), (long, "d"))):
+        sides = (TokenRow(side, side, (0, 1)) for side in (rows, columns))
+        entry = AttentionMap("cross", *sides, np.full((1, 1, 2, 2), 0.5))
+        figure_file(tmp_path / f"{name}.png", entry, 0, [0])
+        image = imread(tmp_path / f"{name}.png")
+        edges = (image[0], image[-1], image[:, 0], image[:, -1])
+        assert all((edge == 1).all() for edge in edges)
+        figure_file(tmp_path / f"{name}.svg", entry, 0, [0])
+        picture = ElementTree.parse(tmp_path / f"{name}.svg")
+        height = float(picture.getroot().attrib["viewBox"].split()[3])
+        [label] = (text for text in picture.iter("{http://www.w3.org/2000/svg}text") if text.text == long)
+        begin = float(label.attrib["transform"].split()[1].removesuffix(")"))  # upright, so that it is read upwards
+        ems = len(long) if long[0] == "花" else 0
+        assert 9 * ems < begin < height
+
+
+def test_a_figure_with_characters_that_no_font_has_tells_what_helps(
+    tmp_path: Path, logged: pytest.LogCaptureFixture
+) -> None:
+    tokens = TokenRow(("\U00012000",), ("\U00012000",), (0,))
+    entry = AttentionMap("encoder", tokens, tokens, np.ones((1, 1, 1, 1)))
+    figure_file(tmp_path / "a.svg", entry, 0, [0])
+    assert logged.messages == []
+    for name in ("a.png", "a.pdf"):
+        logged.clear()
+        figure_file(tmp_path / name, entry, 0, [0])
+        [told] = logged.messages
+        assert f"{name}: matplotlib has no font for some characters; take .svg or .html, or install a font" in told
+
+
+def test_joiners_and_blanks_of_a_token_stay_and_what_a_terminal_obeys_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    persian, sinhala = "▁می\u200cخرد", "ක්\u200dර"
+    assert [printable(token) for token in (persian, sinhala, "a\u3000b\u00a0c")] == [persian, sinhala, "a b c"]
+    for character in "\x1b\t\n\x9b\u200b\u2028\u202e\u2066\ud800\uffff\ue000":
+        assert printable(f"a{character}b") == "a\ufffdb"
+    tokens = TokenRow((persian, "b"), (persian, "b"), (0, 1))
+    entry = AttentionMap("cross", tokens, tokens, np.full((1, 1, 2, 2), 0.5))
+    figure_file(tmp_path / "a.svg", entry, 0, [0])
+    _print_heat_map(entry, 0, [0], with_zeros=True)
+    for text in ((tmp_path / "a.svg").read_text(encoding="utf-8"), capsys.readouterr().out):
+        assert text.count(persian) >= 2
+        assert "\ufffd" not in text
 
 
 def test_tokens_are_pieces_and_words_of_both_texts(loaded: LoadedModel) -> None:

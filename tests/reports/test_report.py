@@ -453,6 +453,19 @@ def test_any_name_stays_on_its_line_of_the_card(finished: Path, name: str, corpu
     assert not re.search(r"(?<!\\)<", content.split("\n")[0])
 
 
+@pytest.mark.parametrize(
+    ("target", "form"),
+    [("FG HIJ", "words"), ("犬は花を持っている。", "pieces"), ("ฉันกินข้าว แล้วก็นอน", "pieces"), ("나는 간다", "words")],
+)
+def test_attention_is_shown_between_words_only_where_blanks_divide_them(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, target: str, form: str
+) -> None:
+    for pair in (("ab cde", target), (target, "FG HIJ")):
+        monkeypatch.setattr("nmtkit.reports.run_page.example_pair", lambda run, pair=pair: (*pair, None, None))
+        found = Page(report_page([read_run(finished)]))
+        assert found.data["attention-0"]["first"]["form"] == form
+
+
 class TestCommand:
     """`nmtkit report`, run in this process."""
 
