@@ -6,6 +6,7 @@
 The result of `BlockEncoder` depends on its block of pairs only; `ShardStatistics` adds up the counts of all blocks.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -270,6 +271,7 @@ class ShardStatistics:
         self.counts = Counter[str]()
         self._pairs = self._longest_source = self._longest_sequence = 0
         self._has_context = bool(tokenizer.context)
+        self._has_moses = "moses-tokenize" in tokenizer.normalizations["target"].steps
         self._text_sides = SIDES[:1] if tokenizer.labels else SIDES if task_of(tokenizer).has_source else SIDES[1:]
 
     def add(self, block: EncodedBlock) -> None:
@@ -297,11 +299,14 @@ class ShardStatistics:
         """Return the numbers of sampled target lines, of those that decoding changed, and of these with unknowns."""
         found = {name: self.counts[name] for name in ("lines", "changed", "unknown")}
         lines, changed, unknown = found.values()
+        is_of_moses = self._has_moses and 2 * (changed - unknown) > lines
         if changed:
-            log.info(
+            log.log(
+                logging.WARNING if is_of_moses else logging.INFO,
                 "%.2f %% of %s sampled target lines change when cut into subwords and joined again (%s because a "
-                "character has no entry in the vocabulary)",
+                "character has no entry in the vocabulary)%s",
                 100 * changed / lines, f"{lines:,}", f"{unknown:,}",
+                ", and so will translations; leave moses-tokenize out of data.normalize" if is_of_moses else "",
             )  # fmt: skip
         return found
 

@@ -96,6 +96,25 @@ def test_lines_that_moses_does_not_bring_back_are_counted_and_told(
     assert f"{100 * changed / 80:.2f} % of 80 sampled target lines change" in logged.text
 
 
+@pytest.mark.parametrize(
+    ("language", "changing", "count", "is_warned"),
+    [("de", "so ( nicht )", 10, False), ("de", "so ( nicht )", 11, True), ("fa", "گربه می\u200cخرد.", 20, True)],
+)
+def test_a_warning_tells_that_moses_changes_most_lines(
+    prepared: Callable[..., Path], logged: pytest.LogCaptureFixture, language: str, changing: str, count: int,
+    is_warned: bool,
+) -> None:  # fmt: skip
+    pairs = [("a", changing)] * count + [("a", "ein Haus")] * (20 - count)
+    steps = 'data.normalize=["blanks", "moses-tokenize"]'
+    with logged.at_level(logging.INFO, logger="nmtkit"):
+        run = prepared(pairs, steps, f"data.target_language={language}", "data.subwords=characters")
+    assert round_trip(run) == {"lines": 20, "changed": count, "unknown": 0}
+    told = [record for record in logged.records if "sampled target lines change" in record.getMessage()]
+    assert [record.levelno for record in told] == [logging.WARNING if is_warned else logging.INFO]
+    assert f"{5 * count:.2f} % of 20 sampled" in told[0].getMessage()
+    assert ("leave moses-tokenize out of data.normalize" in told[0].getMessage()) == is_warned
+
+
 def test_lines_with_something_unknown_are_counted_as_such(prepared: Callable[..., Path]) -> None:
     pairs = [*PAIRS, ("a", "a日"), ("a", "日")]
     characters = len({character for pair in PAIRS for line in pair for character in line if character != " "})
