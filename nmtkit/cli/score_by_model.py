@@ -105,7 +105,7 @@ def score_by_model(
         console.log.warning("%s: %s", doubt, console.listed(numbers))
     if unknown:
         mark = decoder.tokenizer.segment_mark
-        remedy = f"; words have to be divided as in the training text, lo{mark} w" if mark else ""
+        remedy = "; words have to be divided as in the training text" if mark else ""
         console.log.warning("<unk> in the hypothesis of %s%s", console.listed(unknown), remedy)
     for reader in readers:
         warn_of_invalid_lines(reader)

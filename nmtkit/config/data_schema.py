@@ -125,7 +125,8 @@ class DataConfig(Section):
     wordpiece_characters: int = Field(default=500, ge=1, le=1_114_112)
     """For wordpiece: number of characters with an entry of their own; Wu et al. 2016 use more for Asian languages."""
     segment_mark: str = Field(default="@@", pattern=ONE_WORD)
-    """For subwords = "none": mark at the end of a piece that the next one continues; translations are joined there."""
+    """For subwords = "none": mark at the end of a piece that the next one continues; translations are joined there. "▁"
+    (sentencepiece) stands at the beginning of words instead."""
     tokenizer: Path | None = None
     """Model (run, model folder or checkpoint) whose subwords are used instead of learning new ones, for fine-tuning."""
     treebank: Path | None = None

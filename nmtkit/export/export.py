@@ -31,7 +31,7 @@ from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
 from nmtkit.text.normalization import FIELD_MARK
-from nmtkit.text.vocabulary import TAG_SIGN
+from nmtkit.text.vocabulary import BLANK_SIGN, TAG_SIGN
 from nmtkit.versions import versions
 
 _PLAIN: dict[str, object] = {
@@ -280,7 +280,9 @@ def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
     before = ", ".join(text["normalize"]) or "nothing"
     if "blanks" in text["normalize"]:
         before += " (runs of blanks and tabs become one blank, those at the ends go)"
-    if text["subwords"] == "none" and text["segment_mark"]:
+    if text["subwords"] == "none" and text["segment_mark"] == BLANK_SIGN:
+        after.append(f"pieces are joined without blanks, then each {BLANK_SIGN} becomes one")
+    elif text["subwords"] == "none" and text["segment_mark"]:
         after.append(f"a piece that ends in {text['segment_mark']} is joined with the next one, without the mark")
     if "moses-tokenize" in text["normalize"]:
         after.append(f"Moses' detokenizer for {targets} (sacremoses)")

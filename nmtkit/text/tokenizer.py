@@ -369,7 +369,7 @@ class Tokenizer:
 
     @property
     def segment_mark(self) -> str:
-        """End of pieces that decoding joins with the next one, of words that were divided beforehand; "" for others."""
+        """Mark by which decoding joins pieces of words that were divided beforehand, see `join_segments`; else ""."""
         return self.settings["segment_mark"] if self.settings["subwords"] == "none" else ""
 
     def as_divided(self, text: str, pieces: Iterable[str]) -> str:
@@ -381,7 +381,7 @@ class Tokenizer:
         """Return for each id whether a word begins with it."""
         pieces = self.pieces(ids, side)
         # Pieces of these two kinds mark the ends of words, so the piece before decides.
-        if self.settings["subwords"] == "none":
+        if self.settings["subwords"] == "none" and self.segment_mark != BLANK_SIGN:
             mark = self.segment_mark
             return [not (mark and before.endswith(mark)) for before in ["", *pieces][:-1]]
         if self.settings["subwords"] == "gpt-bpe":
@@ -435,6 +435,9 @@ class Tokenizer:
         for folder in (path / "tokenizer", path / "data" / "tokenizer", path / "averaged" / "tokenizer"):
             if (folder / "tokenizer.json").is_file():
                 return cls.load(folder)
+        if not path.is_dir():
+            fault = "a file; those of other tools cannot be read, so cut the text with them" if path.exists() else ""
+            raise ModelError(f"{path}: {fault or 'no such folder'}; give a model folder, a run folder or a checkpoint")
         raise ModelError(f"{path}: there is no tokenizer in it; give a model folder, a run folder or a checkpoint")
 
     def fingerprint(self) -> str:

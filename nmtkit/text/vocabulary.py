@@ -148,6 +148,11 @@ def label_of(line: str) -> str:
 
 
 def join_segments(line: str, mark: str) -> str:
-    """Join pieces that end in ``mark`` with the next ones: "lo@@ w" becomes "low"."""
+    """Join pieces that end in ``mark`` with the next ones: "lo@@ w" becomes "low".
+
+    BLANK_SIGN, sentencepiece's mark, stands where words begin instead.
+    """
+    if mark == BLANK_SIGN:
+        return line.replace(" ", "").replace(BLANK_SIGN, " ").strip(" ")
     # The blank lets the last piece of the line lose its mark, too.
     return f"{line} ".replace(f"{mark} ", "").rstrip(" ") if mark else line

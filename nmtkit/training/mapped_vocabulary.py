@@ -137,6 +137,8 @@ def identities_of(tokenizer: Tokenizer, side: Side) -> list[Identity]:
     added = range(len(vocabulary.base), len(vocabulary)) if isinstance(vocabulary, Extended) else ()
     mark = tokenizer.segment_mark if settings["subwords"] == "none" else "</w>"
     at_end = {"none": ("open", "ends"), "gpt-bpe": ("ends", "open")}.get(settings["subwords"])
+    if mark == BLANK_SIGN:  # pieces that sentencepiece has cut beforehand
+        at_end = None
     found: list[Identity] = []
     for index, entry in enumerate(tokenizer.entries(side)):
         # In pieces of sentencepiece, its sign stands for a blank, and STAND_IN for that sign in a text.

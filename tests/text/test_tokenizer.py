@@ -249,6 +249,7 @@ class TestSegmentedText:
             ("a@@b c", "@@", "a@@b c"),
             ("a@@", "@@", "a"),
             ("a@@ b", "", "a@@ b"),
+            ("▁a b ▁c▁ d", "▁", "ab c d"),
             ("", "@@", ""),
         ],
     )
