@@ -42,6 +42,8 @@ SAMPLED_UPDATES = 256
 """Updates that statistics of micro-batches are taken from: cutting all those of millions of pairs takes seconds."""
 HEAVY_UPDATES = 32
 """Updates, for each of four criteria, among which the heaviest micro-batches are looked for."""
+MANY_EPOCHS = 500
+"""Epochs above which a training that nothing else ends is probably far too long; those of Multi30k have about 100."""
 TRIED_SECONDS = 2.0
 """Time after which the measurement of the first update's rate begins no further micro-batch."""
 
@@ -136,6 +138,12 @@ def _report_plan(
         "one device" if processes == 1 else f"each of {processes} devices",
         f"{limit:,}", origin, 100 * padding, counted(count, "update"),
     )  # fmt: skip
+    is_open = training.max_epochs is training.patience_epochs is training.patience_validations is None
+    if is_open and training.max_steps is not None and training.max_steps > MANY_EPOCHS * count:
+        log.warning(
+            "max_steps = %d is %s of this text, which a model may know by heart long before; lower it, or set "
+            "training.patience_epochs", training.max_steps, counted(training.max_steps // count, "epoch"),
+        )  # fmt: skip
 
 
 def first_update_rate(state: TrainingState, training_pairs: TrainingPairs, workers: Workers) -> float | None:

@@ -369,7 +369,7 @@ def test_the_memory_of_a_device_decides_the_limit_of_all_processes(
 
 
 def test_the_log_says_what_an_update_is_and_what_was_left_out(data: PairData, logged: pytest.LogCaptureFixture) -> None:
-    training = training_config(tokens_per_update=12, tokens_per_pass=30)
+    training = training_config(tokens_per_update=12, tokens_per_pass=30, max_steps=9)
     state = new_state(training)
     with logged.at_level(logging.INFO):
         settle_tokens_per_pass(state, data, ALONE)
@@ -386,6 +386,12 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(data: PairData, lo
         f"{padding:.1f} % of all tokens are padding; {len(plan.updates)} updates per epoch"
     )
     assert len(logged.messages) == 1  # pairs that are too long are reported with the first update
+    count = len(plan.updates)
+    for steps, more in ((500 * count, {}), (501 * count, {"patience_epochs": 9}), (501 * count, {})):
+        logged.clear()
+        settle_tokens_per_pass(new_state(training_config(tokens_per_update=12, max_steps=steps, **more)), data, ALONE)
+    assert f"max_steps = {501 * count} is 501 epochs of this text, which a model may know by heart" in logged.text
+    assert logged.text.count("by heart") == 1
 
 
 def test_a_model_that_does_not_fit_is_told_apart_from_batches_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
