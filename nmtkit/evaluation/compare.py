@@ -191,9 +191,7 @@ def _common_tests(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
             continue
         translated[name] = {test for test in run.test_sets() if run.translation(test).is_file()}
         if run.test_sets() and not translated[name]:
-            raise DataError(
-                f"{run.folder}: no {task.noun}s of test sets in it; run `nmtkit run` or `nmtkit {task.command}` first"
-            )
+            run.read_translated(run.test_sets()[0])  # raises DataError, which says how to make it
     common = sorted(set.intersection(*translated.values()))
     if not common and all(translated.values()):
         found = "; ".join(f"{name} has {', '.join(sorted(tests))}" for name, tests in translated.items())
