@@ -30,7 +30,7 @@ from nmtkit.lines import refuse_binary, refuse_carriage_returns
 
 MAX_LINE_BYTES = 1 << 26
 MAX_DOCUMENT_BYTES = 1 << 28
-"""For formats that are read at once, which only test sets have."""
+"""For formats that are read at once: SGML, XML, documents of characters."""
 
 Reader = Callable[[io.BufferedIOBase, str, str], Iterator[bytes]]
 """reader(stream, part, name) yields lines; ``part`` is "" for formats without parts, ``name`` is for messages."""
@@ -48,7 +48,7 @@ def read_plain(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[byte
 def _document(stream: io.BufferedIOBase, name: str) -> bytes:
     content = stream.read(MAX_DOCUMENT_BYTES + 1)
     if len(content) > MAX_DOCUMENT_BYTES:
-        raise DataError(f"{name}: more than {MAX_DOCUMENT_BYTES:,} bytes of a format that only test sets come in")
+        raise DataError(f"{name}: more than {MAX_DOCUMENT_BYTES:,} bytes of a format that is read at once")
     return content
 
 

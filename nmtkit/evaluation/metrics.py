@@ -2,7 +2,7 @@
 
     hypotheses, references --processing of the metric--> lines --sacreBLEU--> {metric: Score}
 
-A metric reads the text in one of three forms:
+A metric reads the text in one of four forms:
 
     form        metrics                                  from plain text                      from tokenised text
     plain       sacrebleu (-lc, -intl), chrf2(++), ter   as it is                             Moses detokeniser
@@ -50,7 +50,7 @@ _Counts = Sequence[Sequence[int | float]]
 class Scorer:
     """One or more references, ready to score any number of systems.
 
-    Each form of the references is made once, and their n-grams are counted once for each metric.
+    Each form of the references is made once; of short texts, their n-grams are counted once for each metric, too.
     """
 
     def __init__(

@@ -38,8 +38,8 @@ class Score:
     """One score and what it takes to reproduce it.
 
     Attributes:
-        score: 0 to 100, higher is better; for TER 0 is perfect, lower is better and there is no upper bound. (COMET has
-            a scale of its own.)
+        score: 0 to 100, higher is better. Correlations begin at -100; for TER, nll and perplexities lower is better,
+            without an upper bound; COMET and returns have scales of their own.
         signature: sacreBLEU's, and ``|text:...`` where the text was processed before.
         details: n-gram precisions, brevity penalty and lengths in tokens of BLEU; "" of most other metrics.
         interval: None where it was not computed.
