@@ -71,6 +71,8 @@ def command(
 
         if (model := check_initial_model(loaded, Run(folder))) is not None:
             log_differences(model, loaded)
+        elif not Run(folder).is_trained():
+            console.log.warning("training.init = %s: no model is there yet; `train` will need it", loaded.training.init)
     if check:
         _check(loaded, folder, mirror, workers)
         return

@@ -29,11 +29,14 @@ def are_unrelated(source_lengths: Sequence[int], target_lengths: Sequence[int]) 
     """Return whether the lengths of the sides say nothing about each other, so that they are hardly translations.
 
     Args:
-        source_lengths, target_lengths: characters of each line, [pairs]; fewer than 100 pairs are not judged.
+        source_lengths, target_lengths: characters of each line, [pairs]. Pairs with an empty side do not count; fewer
+            than 100 others are not judged.
     """
-    if len(source_lengths) < _FEWEST_PAIRS:
+    lengths = np.array([source_lengths, target_lengths], np.float64)
+    lengths = lengths[:, lengths.all(axis=0)]
+    if lengths.shape[1] < _FEWEST_PAIRS:
         return False
-    logarithms = np.log(np.array([source_lengths, target_lengths], np.float64) + _SMOOTHING)
+    logarithms = np.log(lengths + _SMOOTHING)
     varied = logarithms.std(axis=1).min() >= _LEAST_DEVIATION
     return bool(varied and np.corrcoef(logarithms)[0, 1] < _LEAST_CORRELATION)
 

@@ -44,6 +44,9 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BYTE_PIECE, SIDES
 from nmtkit.versions import versions
 
+_LANGUAGES = {"cn": "zh", "cz": "cs", "dk": "da", "gr": "el", "il": "he", "jp": "ja", "ua": "uk", "vn": "vi"}
+"""Languages by codes of countries that are taken for theirs and are no language codes."""
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -203,6 +206,8 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
     """
     run, data = Run(run_dir), recipe.data
     _require_text(data, "--check")
+    if data.tokenizer is not None:
+        Tokenizer.of_model(data.tokenizer)
     remove_leftovers(run_dir)
     corpora = _open_corpora(data, run, mirror)
     unfinished = corpora.unfinished()
@@ -264,10 +269,11 @@ def _open_corpora(data: DataConfig, run: Run, mirror: Path | None) -> Corpora:
         for code in codes:
             # zh_CN and eng_Latn begin with the code of the language.
             if code.partition("_")[0] not in known:
-                near = ", ".join(difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5))
+                near = difflib.get_close_matches(code, sorted(known), n=5, cutoff=0.5)
+                near[:0] = [_LANGUAGES[code]] if code in _LANGUAGES else []
                 log.warning(
                     'data.%s = "%s" is not a language code that is known here (near ones: %s); if it is right, go on',
-                    key, code, near or "none",
+                    key, code, ", ".join(near) or "none",
                 )  # fmt: skip
     generated = {
         number: Generation(entry, data, run)

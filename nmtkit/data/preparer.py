@@ -1,5 +1,6 @@
 """The steps of a preparation: read and clean the text, learn subwords, write ids and the data report."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from pathlib import Path
@@ -43,7 +44,7 @@ from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.text.scripts import language_test
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import join_segments, label_of
-from nmtkit.versions import versions
+from nmtkit.versions import package_version, versions
 
 FORMAT = 1
 TEXT_FORMAT = 4
@@ -136,6 +137,8 @@ class Preparer:
         self._train, self._generated = corpora.train, corpora.generated
         self.findings.line_numbers = {number: each.line_numbers for number, each in corpora.generated.items()}
         _, self._text_fingerprint = fingerprints(recipe, corpora, None)
+        if recipe.cleaning.wrong_language != "off":
+            self._text_fingerprint = fingerprint_of(self._text_fingerprint, package_version("py3langid"))
         sums = [(generation.recorded() or {}).get("sha256") for generation in corpora.generated.values()]
         if sums:  # another device may have translated the same text differently
             self._text_fingerprint = fingerprint_of(self._text_fingerprint, sums)
@@ -182,15 +185,20 @@ class Preparer:
         if task.has_labels:
             pairs = [(one, task.model_target(label, target.name)) for one, label in pairs]
         num_equal = sum(pair[0] == pair[1] for pair in pairs if pair[0].strip())
-        self.findings.check_sides([source.name, target.name], num_equal, len(pairs))
+        self.findings.check_sides([source.name, target.name], Counter(source_equals_target=num_equal), len(pairs))
         if task.has_source:
             warn_of_odd_set(target.name, pairs, data, self._recipe.cleaning)
-            if role == "test" and (shared := len(set(pairs).intersection(self._valid))) > ODD_SHARE * len(pairs):
-                log.warning(
-                    "%s: %s %s also in the validation set, which chooses the checkpoint", target.name,
-                    counted(shared, task.example), "is" if shared == 1 else "are",
-                )  # fmt: skip
+            if role == "test":
+                self._warn_of_shared(target.name, pairs)
         return pairs
+
+    def _warn_of_shared(self, name: str, pairs: list[Pair]) -> None:
+        """Warn of a test set that shares many pairs with the validation set."""
+        if (shared := len(set(pairs).intersection(self._valid))) > ODD_SHARE * len(pairs):
+            log.warning(
+                "%s: %s %s also in the validation set, which chooses the checkpoint", name,
+                counted(shared, self._task.example), "is" if shared == 1 else "are",
+            )  # fmt: skip
 
     def _describe(self, corpus: Corpus, role: str, counts: dict[str, Any], *, may_be_empty: bool = False) -> None:
         """Note the entry of a corpus that has been read, for the manifest."""
@@ -231,6 +239,8 @@ class Preparer:
             if key == "valid":
                 self._valid, self._valid_places = pairs, [row[-1] for row in rows]
                 self._valid_directions = [directions[group] for group in groups]
+                for name, of_test in self._tests.items() if self._task.has_source else ():
+                    self._warn_of_shared(f"test set {name}", of_test)
                 continue
             for group, name in enumerate(names):
                 self._tests[name] = [pair for pair, own in zip(pairs, groups, strict=True) if own == group]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nmtkit.config.cleaning_schema import CleaningConfig
+from nmtkit.console import log
 from nmtkit.data.cleaning import EXAMPLES_WITHIN, HELD_OUT_COPY, MEANINGS, RULES, BlockFindings
 from nmtkit.errors import DataError
 
@@ -107,8 +108,21 @@ class Findings:
         """Sort the examples by line, then by rule."""
         self.examples = dict(sorted(self.examples.items(), key=lambda item: (item[1][0], RULES.index(item[0]))))
 
-    def check_sides(self, names: Sequence[str], num_equal: int, num_pairs: int) -> None:
-        """Stop if most pairs of a corpus have equal sides, unless the recipe states source_equals_target."""
+    def check_sides(self, names: Sequence[str], broken: Counter[str], num_pairs: int) -> None:
+        """Stop if most pairs of a corpus have equal sides, unless the recipe states source_equals_target.
+
+        Warn if most are in the wrong language or order.
+
+        Args:
+            broken: how many of its pairs break each rule.
+        """
+        for rule in ("swapped_sides", "wrong_script", "wrong_language"):
+            if num_pairs >= JUDGED_PAIRS and 2 * broken[rule] > num_pairs:
+                log.warning(
+                    "%s: %s in %s of %s pairs; correct files, columns or languages in the recipe",
+                    ", ".join(names), MEANINGS[rule], f"{broken[rule]:,}", f"{num_pairs:,}",
+                )  # fmt: skip
+        num_equal = broken["source_equals_target"]
         if num_pairs >= JUDGED_PAIRS and 2 * num_equal > num_pairs and not self._allows_equal_sides:
             self.stop(
                 f"{', '.join(names)}: both sides are the same text in {num_equal:,} of {num_pairs:,} pairs; correct "

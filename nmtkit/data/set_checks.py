@@ -11,6 +11,7 @@ from nmtkit.data.cleaning import BLANK_RULES, MEANINGS, PairExaminer, excerpt
 from nmtkit.data.divergence import are_unrelated
 from nmtkit.tasks.known import task_of
 from nmtkit.text.leftovers import is_tokenized
+from nmtkit.text.vocabulary import BLANK_SIGN, join_segments
 
 ODD_SHARE = 0.02
 """Share of the pairs of a set above which they are mentioned; sets in use have a few odd lines."""
@@ -45,7 +46,8 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
             "%s: the lengths of the two sides are unrelated; they may not be each other's translation: see that they "
             "are files of the same set, and that no line is missing or added on one side", name
         )  # fmt: skip
-    if data.text == "plain" and is_tokenized([target for _, target in pairs]):
+    mark = data.segment_mark if data.subwords == "none" else ""
+    if data.text == "plain" and is_tokenized([join_segments(target, mark) for _, target in pairs]):
         log.warning(
             '%s: punctuation is split off as a tokeniser does; if that is meant, state data.text = "tokenized", else '
             "BLEU scores are not comparable", name
@@ -53,7 +55,7 @@ def warn_of_odd_set(name: str, pairs: list[tuple[str, str]], data: DataConfig, c
 
 
 def warn_of_first_pair(name: str, pair: tuple[str, str], data: DataConfig) -> None:
-    """Warn if the first pair of a corpus or set looks like the names of columns, or one side like no text.
+    """Warn if the first pair of a corpus or set looks like names of columns or pieces, or one side like no text.
 
     Args:
         name: the file of the sources, for the message.
@@ -66,6 +68,13 @@ def warn_of_first_pair(name: str, pair: tuple[str, str], data: DataConfig) -> No
         log.warning(
             "%s, line 1: %s looks like a header, but is read as a pair; if it is one, delete this line of the file",
             name, " and ".join(repr(excerpt(line)) for line in dict.fromkeys(pair)),
+        )  # fmt: skip
+    is_joined = data.subwords == "none" and data.segment_mark == BLANK_SIGN
+    if not is_joined and any(word.startswith(BLANK_SIGN) for line in pair for word in line.split()):
+        log.warning(
+            "%s, line 1: a word begins with %s, as pieces of sentencepiece do; give plain text, or state "
+            'data.subwords = "none" and data.segment_mark = "%s", by which pieces are joined again',
+            name, BLANK_SIGN, BLANK_SIGN,
         )  # fmt: skip
     bare = [line for line in pair if line.strip() and not any(map(str.isalpha, line))]
     has_letters = any(map(str.isalpha, "".join(pair)))

@@ -210,12 +210,12 @@ class TrainingTextReader:
                 for number, (corpus, name) in enumerate(zip(corpora, names, strict=True)):
                     readers = open_sides(corpus, self._errors)
                     self._findings.begin_corpus(f"{name} (corpus {number + 1})" if names.count(name) > 1 else name)
-                    before = self._findings.counts["source_equals_target"]
+                    before = self._findings.counts.copy()
                     self._read_corpus(number, readers, text, (source, target), advance)
                     self._check_line_count(corpus, *readers)
-                    num_equal = self._findings.counts["source_equals_target"] - before
                     counts.append(counts_of(*readers))
-                    self._findings.check_sides([reader.name for reader in readers], num_equal, counts[-1]["pairs"])
+                    broken = self._findings.counts - before
+                    self._findings.check_sides([reader.name for reader in readers], broken, counts[-1]["pairs"])
             self._find_repeats(text)
             self._findings.sort_examples()
             held_out = {} if self._check_only else self._hold_out(text)

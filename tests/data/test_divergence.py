@@ -56,5 +56,8 @@ def test_lengths_of_translations_are_related_and_those_of_shifted_lines_are_not(
     assert not are_unrelated(source.tolist(), target.tolist())
     assert are_unrelated(source[1:].tolist(), target[:-1].tolist())
     assert not are_unrelated(source[1:100].tolist(), target[:99].tolist())  # too few to say
+    blank = np.where(np.arange(1000) % 3 == 0, 0, source), np.where(np.arange(1000) % 5 == 0, 0, target)
+    assert not are_unrelated(*(side.tolist() for side in blank))
+    assert are_unrelated(blank[0][1:].tolist(), blank[1][:-1].tolist())
     sorted_by_length = np.sort(generator.integers(40, 44, 1000)), generator.integers(20, 90, 1000)
     assert not are_unrelated(*(lengths.tolist() for lengths in sorted_by_length))

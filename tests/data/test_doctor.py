@@ -21,6 +21,7 @@ from nmtkit.data.quality_page import binned, rule_rows
 from nmtkit.data.quality_report import Findings
 from nmtkit.data.shards import PairData
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.json_toml import read_json
 from nmtkit.run import Run
 from nmtkit.text.normalization import normalize
 from nmtkit.text.vocabulary import SPECIAL_PIECES
@@ -621,6 +622,9 @@ class TestReport:
         assert warning.startswith('data.target_language = "deh" is not a language code that is known here (near ones: ')
         assert "deu" in warning
         caplog.clear()
+        corpus.check(languages=("en", "jp"))
+        assert "(near ones: ja, " in caplog.text
+        caplog.clear()
         for code in ("de_AT", "zh_Hans", "hsb", "eo", "yue", "ptb", "zxx"):
             corpus.check(languages=("en", code))
         assert not [record for record in caplog.records if "language code" in record.getMessage()]
@@ -645,6 +649,12 @@ class TestReport:
         corpus.write("valid", encoded(pairs[:20]))
         assert "news.de: 150 pairs are also in the validation set" not in told()  # equal pairs are one
         assert "news.de: 20 pairs are also in the validation set" in told()
+        numbered = [(f"{n} {source}", f"{n} {target}") for n, (source, target) in enumerate(pairs)]
+        corpus.write("train", encoded(numbered))
+        corpus.write("news", encoded(numbered[:75]))
+        caplog.clear()
+        corpus.prepare("data.valid=100", "cleaning.overlap_test=keep", "data.vocab_size=60")
+        assert re.search(r"test set news: \d\d pairs are also in the validation set", caplog.text)
         corpus.write("news", encoded([(source, f"{target}&amp; .") for source, target in [*pairs[:5], ("x", " ")]]))
         assert "news.de: HTML entities, such as &amp; (6 lines: 1, 2, 3, 4, 5, 6)" in told()
         assert "news.de: punctuation is split off as a tokeniser does" in told()
@@ -665,6 +675,44 @@ class TestReport:
         assert (
             "train.en: the lengths of the two sides are unrelated from about line 1001 on, in 2 stretches"
             in caplog.text
+        )
+
+    def test_a_corpus_in_the_wrong_order_or_language_is_warned_of(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pairs = [
+            (f"Das Haus {n} ist alt", f"\u0414\u043e\u043c {n} \u0441\u0442\u0430\u0440\u044b\u0439")
+            for n in range(120)
+        ]
+        corpus.write("train", encoded(pairs))
+        corpus.write("valid", encoded(pairs[:1]))
+        corpus.write("news", encoded(pairs[:1]))
+        for languages, told in (
+            (("de", "ru"), None), (("ru", "de"), "source and target are exchanged in 120 of 120 pairs; correct files"),
+            (("de", "he"), "not in the writing system of its language in 120 of 120 pairs; correct files"),
+        ):  # fmt: skip
+            caplog.clear()
+            corpus.check(languages=languages)
+            assert ("pairs; correct files" in caplog.text) == (told is not None)
+            assert told is None or f"train.de: {told}, columns or languages in the recipe\n" in caplog.text
+
+    def test_pieces_of_sentencepiece_are_joined_or_warned_of(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pairs = [(f"\u2581The \u2581house \u25811 {n} .", f"\u2581Das \u2581Ha us \u25811 {n} .") for n in range(30)]
+        for name in ("train", "valid", "news"):
+            corpus.write(name, encoded(pairs))
+        corpus.check("data.segment_mark=\u2581")
+        assert "pieces of sentencepiece" not in caplog.text and "punctuation" not in caplog.text
+        corpus.prepare("data.segment_mark=\u2581", "cleaning.overlap_test=keep", "cleaning.overlap_valid=keep")
+        assert corpus.text_of(13) == "The house 112." and corpus.text_of(13, "target") == "Das Haus 112."
+        (test,) = Run(corpus.run).test_sets()
+        assert Run(corpus.run).test_text(test).reference.read_text(encoding="utf-8").startswith("Das Haus 10.\n")
+        pieces = Run(corpus.run).tokenizer().encode(["\u2581The \u2581house \u25811 2 ."], "source")[0]
+        assert Run(corpus.run).tokenizer().word_starts(pieces, "source")[:5] == [True, True, True, False, False]
+        corpus.check()
+        assert (
+            "train.en, line 1: a word begins with \u2581, as pieces of sentencepiece do; give plain text" in caplog.text
         )
 
     def test_text_of_the_user_is_escaped_in_the_page(self, corpus: Corpus) -> None:
@@ -802,6 +850,20 @@ def test_pairs_in_another_language_are_counted_and_left_out_only_if_the_recipe_s
         report = json.loads((tmp_path / action / "data" / "report.json").read_text(encoding="utf-8"))
         assert report["rules"]["wrong_language"]["count"] == (action != "off")
         assert report["rules"]["wrong_language"]["lines"] == ([5] if action != "off" else [])
+
+
+def test_cleaned_text_depends_on_the_version_of_the_identifier_where_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_three_languages(tmp_path)
+    found = dict[tuple[str, str], str]()
+    for action in ("off", "drop"):
+        for version in ("1.0", "2.0"):
+            monkeypatch.setattr("nmtkit.data.preparer.package_version", lambda name, version=version: version)
+            run = Run(tmp_path / f"{action}-{version}")
+            prepare(load_recipe(str(tmp_path / "x.toml"), [f"cleaning.wrong_language={action}"]), run.folder, workers=1)
+            found[action, version] = read_json(run.folder / "prepare" / "text" / "stage.json")["fingerprint"]
+    assert found["off", "1.0"] == found["off", "2.0"] and found["drop", "1.0"] != found["drop", "2.0"]
 
 
 def test_the_identifier_is_needed_only_where_it_is_used_and_has_to_know_the_languages(

@@ -432,6 +432,16 @@ def test_a_fault_of_training_ends_run_before_the_data_are_prepared(
     assert not Run(tmp_path / "run").data.exists()
 
 
+def test_models_that_a_preparation_or_the_training_will_lack_are_told(pipeline: Pipeline, tmp_path: Path) -> None:
+    command = ["prepare", pipeline.recipe, "--run-dir", tmp_path / "run", "--check", "--set"]
+    (file := tmp_path / "spm.model").write_bytes(b"x")
+    for path, fault in ((tmp_path / "nix", "no such folder; give"), (file, "a file; those of other tools cannot")):
+        outcome = run_command(*command, f"data.tokenizer={path}")
+        assert outcome.code == 1 and f"{path}: {fault}" in outcome.err
+    outcome = run_command(*command, f"training.init={tmp_path / 'nix'}")
+    assert outcome.code == 0 and "nix: no model is there yet; `train` will need it\n" in outcome.err
+
+
 def test_a_test_set_held_out_of_the_training_text_is_translated_scored_and_shown(pipeline: Pipeline) -> None:
     run = pipeline.run.parent / "held-out"
     settings = ["data.valid=20", "data.test=25", "training.max_steps=4", "training.validate_every_steps=4"]
