@@ -36,7 +36,7 @@ _SIGNS = {
     **{code: f"<U+{code:04X}>" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)},
 }
 """Visible signs for control characters and direction marks, which would control the terminal or reorder a line."""
-_COMMAND = re.compile(r"`[^`]*`|(?<=run: )nmtkit .*")
+_COMMAND = re.compile(r"`[^`]*`|(?:(?<=run: )|(?<=next: )|(?<=write it: )|(?<=this export: ))nmtkit .*")
 """A command in a message: between backquotes, or to the end of its line."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 

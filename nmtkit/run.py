@@ -188,7 +188,10 @@ class Run:
         """Return the name of the last checkpoint if it has been made since the average; None if not."""
         last = self.checkpoints()[-1:]
         # Checkpoints that were there before are left out on purpose. Not by times, which copies of a run do not keep.
-        newest = read_provenance(self.averaged).get("newest") or max(self.averaged_checkpoints(), default="~")
+        newest = read_provenance(self.averaged).get("newest")
+        if newest is None:  # an average of an earlier version, of which only times tell
+            newest = max(self.averaged_checkpoints(), default="~")
+            last = [one for one in last if one.stat().st_mtime > (self.averaged / "model.json").stat().st_mtime]
         return last[0].name if last and last[0].name > newest else None
 
     def warn_of_older_scores(self) -> None:

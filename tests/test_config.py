@@ -726,9 +726,10 @@ class TestOverrides:
         [
             ("training.sead=2", "--set: unknown key training.sead; did you mean seed?"),
             (
-                "training.max_tokens=4096",
-                "--set: unknown key training.max_tokens; what other toolkits name so is training",
+                "training.max_tokens=9",
+                "--set: unknown key training.max_tokens; it belongs in [cleaning]; what other t",
             ),
+            ("model.hidden_size=9", "--set: unknown key model.hidden_size; what other toolkits name so is model.d_m"),
             ("trainin.seed=2", "--set: unknown section [trainin]; did you mean training?"),
             ("training.seed=two", "--set: training.seed = 'two': "),
             ("training.seed=2\nmax_steps=3", "--set training.seed: has several settings; give a --set for each"),

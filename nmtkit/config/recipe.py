@@ -316,12 +316,10 @@ def _check_keys(layer: _Layer) -> None:
             if key in SECTIONS[section].model_fields:
                 continue
             homes = [name for name, model in SECTIONS.items() if key in model.model_fields]
+            hint = f"; it belongs in [{homes[0]}]" if homes else ""
             if key in FOREIGN_KEYS:
-                hint = f"; what other toolkits name so is {FOREIGN_KEYS[key]}"
-            elif homes:
-                hint = f"; it belongs in [{homes[0]}]"
-            else:
-                hint = _nearest(key, list(SECTIONS[section].model_fields))
+                hint += f"; what other toolkits name so is {FOREIGN_KEYS[key]}"
+            hint = hint or _nearest(key, list(SECTIONS[section].model_fields))
             raise RecipeError(f"{layer.locate(section, key)}: unknown key {section}.{key}{hint}")
 
 

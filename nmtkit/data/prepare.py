@@ -34,7 +34,7 @@ from nmtkit.data.generated import Generation
 from nmtkit.data.preparer import FORMAT, Corpora, Preparer, fingerprints, too_few
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.interpreter import collect_as_usual
-from nmtkit.errors import DataError, NmtkitError, RecipeError
+from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
 from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, write_folder_atomically
 from nmtkit.json_toml import read_json, read_toml, write_json
 from nmtkit.run import Run
@@ -206,8 +206,6 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
     """
     run, data = Run(run_dir), recipe.data
     _require_text(data, "--check")
-    if data.tokenizer is not None:
-        Tokenizer.of_model(data.tokenizer)
     remove_leftovers(run_dir)
     corpora = _open_corpora(data, run, mirror)
     unfinished = corpora.unfinished()
@@ -223,6 +221,11 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
             preparer = Preparer(recipe, corpora, workers, may_stop=False)
             report = preparer.check_text(temporary)
     findings = preparer.findings
+    if data.tokenizer is not None:
+        try:
+            Tokenizer.of_model(data.tokenizer)
+        except ModelError as error:
+            findings.stop(str(error))
     num_dropped = sum(findings.dropped.values())
     if not unfinished and findings.num_pairs == num_dropped:
         findings.stop(preparer.nothing_left())

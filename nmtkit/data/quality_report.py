@@ -52,6 +52,7 @@ class Findings:
         self.examples: dict[str, tuple[int, str, str]] = {}
         self._may_stop = may_stop
         self._allows_equal_sides = "source_equals_target" in cleaning.model_fields_set
+        self._exchanges_sides = cleaning.swapped_sides == "fix"
         self.counts: Counter[str] = Counter()
         self.lines: dict[str, list[int]] = {rule: [] for rule in RULES}
         self.corpora: list[tuple[str, int]] = []
@@ -116,10 +117,12 @@ class Findings:
         Args:
             broken: how many of its pairs break each rule.
         """
-        for rule in ("swapped_sides", "wrong_script", "wrong_language"):
+        rules = ["wrong_script", "wrong_language", *([] if self._exchanges_sides else ["swapped_sides"])]
+        for rule in rules:
             if num_pairs >= JUDGED_PAIRS and 2 * broken[rule] > num_pairs:
                 log.warning(
-                    "%s: %s in %s of %s pairs; correct files, columns or languages in the recipe",
+                    "%s: %s in %s of %s pairs; correct files, columns or languages in the recipe (a second writing "
+                    "system of a language is stated as in uz_Cyrl)",
                     ", ".join(names), MEANINGS[rule], f"{broken[rule]:,}", f"{num_pairs:,}",
                 )  # fmt: skip
         num_equal = broken["source_equals_target"]

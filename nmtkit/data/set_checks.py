@@ -2,6 +2,7 @@
 
 import locale
 import math
+import re
 from collections import defaultdict
 
 from nmtkit.config.cleaning_schema import CleaningConfig
@@ -70,7 +71,7 @@ def warn_of_first_pair(name: str, pair: tuple[str, str], data: DataConfig) -> No
             name, " and ".join(repr(excerpt(line)) for line in dict.fromkeys(pair)),
         )  # fmt: skip
     is_joined = data.subwords == "none" and data.segment_mark == BLANK_SIGN
-    if not is_joined and any(word.startswith(BLANK_SIGN) for line in pair for word in line.split()):
+    if not is_joined and re.search(rf"(^| ){BLANK_SIGN}[^\W_]", "\n".join(pair), re.MULTILINE):
         log.warning(
             "%s, line 1: a word begins with %s, as pieces of sentencepiece do; give plain text, or state "
             'data.subwords = "none" and data.segment_mark = "%s", by which pieces are joined again',

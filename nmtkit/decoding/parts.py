@@ -66,7 +66,8 @@ class Begun(dict[tuple[int, int], list[Translation]]):
         if self._path is not None and time.monotonic() - self._last >= interval:
             for key, found in itertools.islice(self.items(), self._num_saved, None):
                 append_json_line(self._path, [*key, [vars(one) for one in found]])
-            self._num_saved, self._last = len(self), time.monotonic()
+                self._num_saved += 1
+            self._last = time.monotonic()
 
 
 def _from_json(fields: dict[str, Any]) -> Translation:

@@ -233,8 +233,8 @@ class _Player:
         self._target = self._facts.best if isinstance(target, str) else target
         if self._facts.values and not isinstance(target, str):
             nearest = min(self._facts.values, key=lambda value: abs(value - target))
-            if abs(nearest - target) > 1e-9:
-                text = "no training episode has a return of %g; the model aims at the nearest one that it knows, %g"
+            if f"{nearest:g}" != f"{target:g}":
+                text = "%g is no return-to-go of the training episodes; the model aims at the nearest one, %g"
                 log.warning(text, target, nearest)
         self.num_states = self.num_unknown = 0
 

@@ -139,15 +139,15 @@ class Translator(Engine):
 
     @cached_property
     def _well_formed(self) -> Callable[[Sequence[int]], Constraint] | None:
-        is_in_words = self.tokenizer.settings["subwords"] == "none"
-        entries = [f"\u2581{entry}" if is_in_words else entry for entry in self.tokenizer.entries("target")]
+        entries = [
+            f"\u2581{entry}" if self.tokenizer.has_end_marks else entry for entry in self.tokenizer.entries("target")
+        ]
         return self.task.well_formed(entries, EOS, self._device)
 
     @cached_property
     def _continuing(self) -> torch.Tensor:
         """Which tokens continue a word with a letter or digit [vocab]."""
-        is_in_words = self.tokenizer.settings["subwords"] == "none"
-        entries = ("" if is_in_words else entry[:1] for entry in self.tokenizer.entries("target"))
+        entries = ("" if self.tokenizer.has_end_marks else entry[:1] for entry in self.tokenizer.entries("target"))
         # Entries that begin a word begin with U+2581, which is no letter.
         flags = [first.isalnum() and not is_unspaced_text(first) for first in entries]
         return torch.tensor(flags, device=self._device)

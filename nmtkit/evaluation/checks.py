@@ -143,7 +143,7 @@ def text_faults(
             unspaced = _numbers(is_unspaced_text(line) for line in references[0])
             if len(unspaced) > len(references[0]) / 2:
                 what = "a reference without blanks between words, of which BLEU makes one word (tok:13a)"
-                advice = "state its language, by --target-language or, of a run, by data.target_language and `prepare`"
+                advice = "state its language: --target-language, or for a run data.target_language, then prepare again"
                 found.append(TextFault("unspaced", what, unspaced, advice))
     return [fault for fault in found if fault.lines]
 

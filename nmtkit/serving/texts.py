@@ -75,7 +75,7 @@ def spans(text: str, pieces: Sequence[str], offset: int = 0, mark: str = "") -> 
     """Return start and end of each subword in a text, plus ``offset``; None for one that is not there.
 
     Args:
-        mark: end of subwords that a translation joins with the next one, without it.
+        mark: see `Tokenizer.segment_mark`.
     """
     lowered, position, found = text.lower(), 0, list[tuple[int, int] | None]()  # a model may use lower case only
     for piece in pieces:

@@ -372,6 +372,11 @@ class Tokenizer:
         """Mark by which decoding joins pieces of words that were divided beforehand, see `join_segments`; else ""."""
         return self.settings["segment_mark"] if self.settings["subwords"] == "none" else ""
 
+    @property
+    def has_end_marks(self) -> bool:
+        """Whether words were divided beforehand, and are not marked at their beginnings as sentencepiece does."""
+        return self.settings["subwords"] == "none" and self.segment_mark != BLANK_SIGN
+
     def as_divided(self, text: str, pieces: Iterable[str]) -> str:
         """Return a translation as this tokenizer reads it: its pieces if its text joins them by `segment_mark`."""
         divided = " ".join(piece for piece in pieces if piece != SPECIAL_PIECES[EOS])  # which stands between segments
@@ -381,7 +386,7 @@ class Tokenizer:
         """Return for each id whether a word begins with it."""
         pieces = self.pieces(ids, side)
         # Pieces of these two kinds mark the ends of words, so the piece before decides.
-        if self.settings["subwords"] == "none" and self.segment_mark != BLANK_SIGN:
+        if self.has_end_marks:
             mark = self.segment_mark
             return [not (mark and before.endswith(mark)) for before in ["", *pieces][:-1]]
         if self.settings["subwords"] == "gpt-bpe":

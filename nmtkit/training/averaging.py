@@ -130,7 +130,7 @@ def average(folders: list[Path], output: Path, decoding: DecodingConfig | None =
     facts = {
         "kind": "average",
         "resumable": False,
-        "newest": [*folders, *step_folders(folders[-1].parent)][-1].name,  # checkpoint that there was
+        "newest": [*folders, *step_folders(folders[-1].parent)][-1].name,  # the last one of that time
         "average_of": [{"checkpoint": name, "sha256": weights} for name, weights in _sources(folders).items()],
         **({"options": options} if options else {}),
         **{key: provenances[-1][key] for key in _FACTS if key in provenances[-1]},

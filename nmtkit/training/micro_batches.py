@@ -138,11 +138,12 @@ def _report_plan(
         "one device" if processes == 1 else f"each of {processes} devices",
         f"{limit:,}", origin, 100 * padding, counted(count, "update"),
     )  # fmt: skip
-    is_open = training.max_epochs is training.patience_epochs is training.patience_validations is None
-    if is_open and training.max_steps is not None and training.max_steps > MANY_EPOCHS * count:
+    others = training.max_epochs, training.max_minutes, training.patience_epochs, training.patience_validations
+    if not any(others) and training.max_steps is not None and training.max_steps > MANY_EPOCHS * count:
         log.warning(
-            "max_steps = %d is %s of this text, which a model may know by heart long before; lower it, or set "
-            "training.patience_epochs", training.max_steps, counted(training.max_steps // count, "epoch"),
+            "training.max_steps = %d is %s, and a model may know the training data by heart long before; lower it, or "
+            "set training.patience_epochs, which needs data.valid",
+            training.max_steps, counted(training.max_steps // count, "epoch"),
         )  # fmt: skip
 
 

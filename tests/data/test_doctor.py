@@ -694,7 +694,10 @@ class TestReport:
             caplog.clear()
             corpus.check(languages=languages)
             assert ("pairs; correct files" in caplog.text) == (told is not None)
-            assert told is None or f"train.de: {told}, columns or languages in the recipe\n" in caplog.text
+            assert told is None or f"train.de: {told}, columns or languages in the recipe (" in caplog.text
+        caplog.clear()
+        corpus.check("cleaning.swapped_sides=fix", languages=("ru", "de"))
+        assert "pairs; correct files" not in caplog.text
 
     def test_pieces_of_sentencepiece_are_joined_or_warned_of(
         self, corpus: Corpus, caplog: pytest.LogCaptureFixture
@@ -710,6 +713,11 @@ class TestReport:
         assert Run(corpus.run).test_text(test).reference.read_text(encoding="utf-8").startswith("Das Haus 10.\n")
         pieces = Run(corpus.run).tokenizer().encode(["\u2581The \u2581house \u25811 2 ."], "source")[0]
         assert Run(corpus.run).tokenizer().word_starts(pieces, "source")[:5] == [True, True, True, False, False]
+        signs = "\u2581 \u2581\u2582\u2583"
+        corpus.write("train", encoded([(f"the sign {signs}", f"das Zeichen {signs}")] * 9))
+        corpus.check()
+        assert "train.en, line 1" not in caplog.text
+        corpus.write("train", encoded(pairs))
         corpus.check()
         assert (
             "train.en, line 1: a word begins with \u2581, as pieces of sentencepiece do; give plain text" in caplog.text

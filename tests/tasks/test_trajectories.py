@@ -470,8 +470,8 @@ def test_predicted_returns_are_sampled_with_a_prior(
     assert [each.total for each in again] == [each.total for each in found]
     for target in (4.0, 7.5):
         play(loaded, PlayRequest(episodes=1, environment=REPEAT, target=target))
-    assert logged.text.count("no training episode has a return of") == 1
-    assert "a return of 7.5; the model aims at the nearest one that it knows, 4\n" in logged.text
+    assert logged.text.count("return-to-go") == 1
+    assert "7.5 is no return-to-go of the training episodes; the model aims at the nearest one, 4\n" in logged.text
 
 
 def test_facts_of_other_environments_do_not_stop_play() -> None:

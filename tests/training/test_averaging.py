@@ -9,9 +9,10 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.errors import ModelError
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model, read_provenance, read_tensors, save_model
-from nmtkit.run import find_model
+from nmtkit.run import Run, find_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import average, choose_checkpoints, is_up_to_date
@@ -257,6 +258,16 @@ def test_an_average_that_is_older_than_the_training_is_warned_of_once(
     assert find_model(tmp_path) == find_model(tmp_path) == tmp_path / "averaged"
     (message,) = caplog.messages
     assert "its averaged model is older than step-00000004" in message and "nmtkit average " in message
+
+
+def test_of_an_average_without_the_newest_checkpoint_of_its_time_times_tell(tmp_path: Path) -> None:
+    folders = [save_checkpoint(tmp_path, step) for step in (1, 2, 3)]
+    average(folders[:2], tmp_path / "averaged")
+    path = tmp_path / "averaged" / "provenance.json"
+    write_json(path, {key: value for key, value in read_json(path, dict).items() if key != "newest"})
+    for seconds, newer in ((1, None), (2**33, "step-00000003")):
+        os.utime(folders[-1], (seconds, seconds))
+        assert Run(tmp_path).newer_checkpoint() == newer
 
 
 @pytest.mark.parametrize("can_link", [True, False])

@@ -387,10 +387,15 @@ def test_the_log_says_what_an_update_is_and_what_was_left_out(data: PairData, lo
     )
     assert len(logged.messages) == 1  # pairs that are too long are reported with the first update
     count = len(plan.updates)
-    for steps, more in ((500 * count, {}), (501 * count, {"patience_epochs": 9}), (501 * count, {})):
+    for steps, more in (
+        (500 * count, {}),
+        (501 * count, {"patience_epochs": 9}),
+        (501 * count, {"max_minutes": 1.0}),
+        (501 * count, {}),
+    ):
         logged.clear()
         settle_tokens_per_pass(new_state(training_config(tokens_per_update=12, max_steps=steps, **more)), data, ALONE)
-    assert f"max_steps = {501 * count} is 501 epochs of this text, which a model may know by heart" in logged.text
+    assert f"max_steps = {501 * count} is 501 epochs, and a model may know the training data by heart" in logged.text
     assert logged.text.count("by heart") == 1
 
 
