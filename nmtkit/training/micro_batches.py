@@ -43,7 +43,7 @@ SAMPLED_UPDATES = 256
 HEAVY_UPDATES = 32
 """Updates, for each of four criteria, among which the heaviest micro-batches are looked for."""
 MANY_EPOCHS = 500
-"""Epochs above which a training that nothing else ends is probably far too long; those of Multi30k have about 100."""
+"""Epochs above which a training that nothing else ends is probably far too long."""
 TRIED_SECONDS = 2.0
 """Time after which the measurement of the first update's rate begins no further micro-batch."""
 
