@@ -153,7 +153,7 @@ def run(
     else:
         average(chosen, run.averaged, recipe.decoding, options)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
-        _compare_with_best(recipe, run, workers)
+        compare_with_best(recipe, run, workers)
     if not task.has_text:
         if recipe.data.environment is None:
             log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")
@@ -180,7 +180,7 @@ def run(
     return RunResult(0, scores)
 
 
-def _compare_with_best(recipe: Recipe, run: Run, workers: Workers) -> None:
+def compare_with_best(recipe: Recipe, run: Run, workers: Workers) -> None:
     """Validate the average, and warn if a single checkpoint has a lower nll, as after too many updates."""
     if not run.valid_data.is_dir() or not (best := run.best_checkpoints(1)):
         return

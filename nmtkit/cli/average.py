@@ -40,6 +40,8 @@ def command(
 ) -> None:
     """Average the weights of several checkpoints into one model.
 
+    The average in the run's own folder is validated, and compared with the best checkpoint.
+
     \b
     Examples:
       nmtkit average runs/multi30k-en-de-tiny --last 10
@@ -51,24 +53,27 @@ def command(
         raise BadParameter("--spacing needs --last")
     if search and (last or best or output):
         raise BadParameter("--search writes no model and tries many averages; leave out --last, --best and --output")
-    of_search = {"--metric": metric, "--threads": threads, "--device": None if device == "auto" else device}
-    alone = next((name for name, value in of_search.items() if value is not None), None)
-    if alone is not None and not search:
-        raise BadParameter(f"{alone} needs --search")
+    if metric is not None and not search:
+        raise BadParameter("--metric needs --search")
     if search:
         _search(run, metric, device, threads)
         return
 
+    from nmtkit.distributed.workers import Workers
+    from nmtkit.pipeline import compare_with_best
     from nmtkit.run import Run
     from nmtkit.training.averaging import average, choose_checkpoints
 
-    decoding = Run(run).recipe().decoding if Run(run).recipe_file.is_file() else None
+    recipe = Run(run).recipe() if Run(run).recipe_file.is_file() else None
+    decoding = recipe.decoding if recipe is not None else None
     at_most = decoding.average_last if decoding is not None else None
     chosen = choose_checkpoints(run, last=last, best=best, at_most=at_most, spacing=spacing)
     folder = output if output is not None else Run(run).averaged
     given = {"--last": last, "--best": best, "--spacing": spacing if spacing > 1 else None}
     average(chosen, folder, decoding, " ".join(f"{name} {value}" for name, value in given.items() if value is not None))
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))
+    if recipe is not None and folder == Run(run).averaged:
+        compare_with_best(recipe, Run(run), Workers.start(device, "float32", threads, is_alone=True))
     console.say(str(folder))
 
 

@@ -309,7 +309,7 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(base: Path, tmp_pa
     assert "news.txt has 3 lines, but the test set news has 40" in refused(base, cut)
     empty = write_run(tmp_path / "empty", REFERENCES)
     (empty / "translations" / "news.txt").unlink()
-    assert "no translations of test sets" in refused(base, empty)
+    assert "news.txt: missing; make it with `nmtkit translate " in refused(base, empty)
     words = write_run(tmp_path / "words", REFERENCES)
     recipe = (words / "recipe.toml").read_text()
     (words / "recipe.toml").write_text(recipe.replace("[data]\n", '[data]\ntext = "tokenized"\n'))

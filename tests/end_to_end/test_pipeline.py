@@ -237,7 +237,9 @@ class TestOutput:
         assert "3/5 average: keep that of `nmtkit average --best 1`; without an option" in outcome.err
         assert Run(run).averaged_checkpoints() == ["step-00000024"]
         assert read_description(run / "averaged")["decoding"]["beam"] == 3
-        assert run_command("average", run).code == 0
+        outcome = run_command("average", run, "--threads", "1")
+        assert outcome.code == 0 and re.search(pattern, outcome.err)
+        assert "validation nll" not in run_command("average", run, "--output", tmp_path / "apart").err
         assert "3/5 average: make the model from the last" in run_command(*command).err
         assert len(Run(run).averaged_checkpoints()) > 1
 

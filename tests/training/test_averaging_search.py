@@ -229,8 +229,6 @@ def test_averages_of_decisions_are_compared_by_nll_where_there_is_a_validation_s
         ("--spacing 2", "--last"),
         ("--search --last 2", "--search"),
         ("--metric nll", "--metric needs --search"),
-        ("--device cpu", "--device needs --search"),
-        ("--threads 1", "--threads needs --search"),
         ("--search --metric chrf", "'bleu', 'nll'"),
     ],
 )
