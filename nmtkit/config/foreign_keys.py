@@ -1,4 +1,4 @@
-"""What to state instead of a key that other toolkits have, for messages about unknown keys."""
+"""Keys of other toolkits and those of nmtkit in their place, for messages about unknown keys."""
 
 FOREIGN_KEYS = {
     key: ours
@@ -31,4 +31,4 @@ FOREIGN_KEYS = {
     }.items()
     for key in keys.split()
 }  # fmt: skip
-"""Keys by the names that fairseq, OpenNMT-py, Marian, JoeyNMT and Hugging Face have for them."""
+"""Keys of nmtkit by the names that fairseq, OpenNMT-py, Marian, JoeyNMT and Hugging Face have for them."""

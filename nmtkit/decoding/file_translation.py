@@ -48,7 +48,7 @@ _DOUBTS = {
     ),
     "short": "the translation is so short that text is probably missing",
 }
-"""What a status means for the text of a line, where some may be lost."""
+"""Meaning of each status with which text of a line may be lost."""
 SAVE_SECONDS = 30.0
 """Interval at which translated sentences of an unfinished window are saved, so that fast translation saves none."""
 

@@ -155,7 +155,7 @@ class _SearchState:
     Attributes:
         tokens: BOS and the tokens so far [sentences, live, length + 1].
         trace: log-probability of the hypothesis after each token [sentences, live, length].
-        rows: row of each token's step in ``attention`` [sentences, live, length].
+        rows: row of each token's step in ``attention``, if needed [sentences, live, length].
         attention: attention of each step to the source, if needed, each [rows, source]; never copied, as copies of all
             tokens in every step would take cubic time.
     """
@@ -169,7 +169,8 @@ class _SearchState:
         """Continue the hypotheses in these slots by the tokens ``last``."""
         rows = slots + np.arange(len(slots))[:, None] * self.tokens.shape[1]
         self.choose((np.arange(len(slots))[:, None], slots))
-        self.rows = np.concatenate([self.rows, rows[:, :, None]], 2)
+        if self.attention:
+            self.rows = np.concatenate([self.rows, rows[:, :, None]], 2)
         self.tokens = np.concatenate([self.tokens, last[:, :, None]], 2)
         self.trace = np.concatenate([self.trace, log_probs[:, :, None]], 2)
 

@@ -374,7 +374,7 @@ class Tokenizer:
 
     @property
     def has_end_marks(self) -> bool:
-        """Whether words were divided beforehand, and are not marked at their beginnings as sentencepiece does."""
+        """True for text that was segmented beforehand, unless sentencepiece's mark begins its words."""
         return self.settings["subwords"] == "none" and self.segment_mark != BLANK_SIGN
 
     def as_divided(self, text: str, pieces: Iterable[str]) -> str:

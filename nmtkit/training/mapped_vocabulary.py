@@ -135,10 +135,9 @@ def identities_of(tokenizer: Tokenizer, side: Side) -> list[Identity]:
         for code, entry in settings.get(key, {}).items()
     }
     added = range(len(vocabulary.base), len(vocabulary)) if isinstance(vocabulary, Extended) else ()
-    mark = tokenizer.segment_mark if settings["subwords"] == "none" else "</w>"
-    at_end = {"none": ("open", "ends"), "gpt-bpe": ("ends", "open")}.get(settings["subwords"])
-    if mark == BLANK_SIGN:  # pieces that sentencepiece has cut beforehand
-        at_end = None
+    mark, at_end = "</w>", ("ends", "open") if settings["subwords"] == "gpt-bpe" else None
+    if tokenizer.has_end_marks:
+        mark, at_end = tokenizer.segment_mark, ("open", "ends")
     found: list[Identity] = []
     for index, entry in enumerate(tokenizer.entries(side)):
         # In pieces of sentencepiece, its sign stands for a blank, and STAND_IN for that sign in a text.
