@@ -15,6 +15,7 @@ from nmtkit.cli.streams import (
     result_lines,
     warn_of_cut_lines,
     warn_of_invalid_lines,
+    warn_of_other_direction,
     warn_of_whole_lines,
 )
 from nmtkit.corpora.corpus import local_lines
@@ -27,11 +28,11 @@ WINDOW_HYPOTHESES = 4000
 def command(
     *,
     models: Annotated[
-        list[Path],
+        list[Path] | None,
         Option(
             "--model", metavar="MODEL", help="Model or run folder; several form an ensemble unless each has a --weight."
         ),
-    ],
+    ] = None,
     weights: Annotated[
         list[float] | None,
         Option(
@@ -40,6 +41,15 @@ def command(
             "then scores separately and the weighted scores are added.  [default: 1]",
         ),
     ] = None,
+    reverse_models: Annotated[
+        list[Path] | None,
+        Option(
+            "--reverse-model",
+            metavar="MODEL",
+            help="Model of the other direction: it scores the source, given each hypothesis. Several form an ensemble.",
+        ),
+    ] = None,
+    reverse_weight: Annotated[float, Option(help="Weight of the score of --reverse-model.")] = 1.0,
     original_weight: Annotated[float, Option(help="Weight of the score that the list already contains.")] = 0.0,
     input_: Annotated[
         Path | None, Option(help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]")
@@ -73,8 +83,13 @@ def command(
     from nmtkit.decoding.lengths import length_penalty
     from nmtkit.decoding.rerank import Feature, as_lines, read_lists, rerank
 
+    models, reverse_models = models or [], reverse_models or []
+    if not models and not reverse_models:
+        raise BadParameter("give a --model, a --reverse-model, or both")
+    if weights and not models:
+        raise BadParameter("--weight is that of --model; with --reverse-model alone, give --reverse-weight")
     weights = weights or [1.0]
-    if len(weights) not in (1, len(models)):
+    if models and len(weights) not in (1, len(models)):
         raise BadParameter(
             f"--model is given {len(models)} times, but --weight {len(weights)} times; give one --weight per --model"
         )
@@ -87,9 +102,13 @@ def command(
     features, decoders, context = [], [], 0
     # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
-    for group, weight in zip(groups, weights, strict=True):
-        decoder = ForcedDecoder.load(group, torch_device, precision, to, from_)
-        decoders.append(decoder)
+    weighted = [(group, weight, False) for group, weight in zip(groups, weights, strict=True) if group]
+    if reverse_models:
+        weighted.append((reverse_models, reverse_weight, True))
+    for group, weight, is_reversed in weighted:
+        languages = (from_, to) if is_reversed else (to, from_)
+        decoder = ForcedDecoder.load(group, torch_device, precision, *languages)
+        decoders.append((decoder, group[0], is_reversed))
         decoding = decoder.decoding.model_copy(update=search)
         score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
         if "target" in decoder.tokenizer.context_sides:
@@ -97,10 +116,14 @@ def command(
                 f"{group[0]}: reranking does not know the translations of the sentences before, which a model with "
                 'data.context_sides = "both" reads; take a model with context_sides = "source"'
             )
+        if is_reversed and decoder.tokenizer.context:
+            raise ModelError(
+                f"{group[0]}: a --reverse-model must not be trained with context; its sources are hypotheses"
+            )
         context = max(context, decoder.tokenizer.context)
         penalty = length_penalty(decoding.length_penalty, decoding.alpha)
         tokenizer = decoder.tokenizer
-        features.append(Feature(score, weight, penalty, len(tokenizer.target_start), tokenizer.as_divided))
+        features.append(Feature(score, weight, penalty, len(tokenizer.target_start), tokenizer.as_divided, is_reversed))
     with result_lines(output) as write, console.progress("reranking", None) as advance:
         done = 0
         cut: list[int] = []
@@ -112,6 +135,14 @@ def command(
         )
         for window in grouped(documents, WINDOW_HYPOTHESES, lambda entry: max(1, len(entry.candidates))):
             rankings = rerank(window, features, original_weight=original_weight)
+            if not done:
+                best = [
+                    (entry.source, own[0].candidate.text) for entry, own in zip(window, rankings, strict=True) if own
+                ]
+                for decoder, model, is_reversed in decoders:
+                    pairs = [pair[::-1] for pair in best] if is_reversed else best
+                    option = "--model" if is_reversed else "--reverse-model"
+                    warn_of_other_direction(decoder, pairs, model, f"name the model with {option}")
             for entry, ranking in zip(window, rankings, strict=True):
                 done += 1
                 write(as_lines(entry, ranking) if whole_list else [ranking[0].candidate.text if ranking else ""])
@@ -119,7 +150,7 @@ def command(
                     cut.append(done)
                 if not ranking and entry.source.strip():
                     missing.append(done)
-                elif any(decoder.would_split(entry.source) for decoder in decoders):
+                elif any(decoder.would_split(entry.source) for decoder, _, is_reversed in decoders if not is_reversed):
                     whole.append(done)
             advance(done, note=f"{done:,} lists")
     warn_of_cut_lines("source or the hypothesis", cut, max_tokens)

@@ -7,7 +7,14 @@ from typing import Any, Literal
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.streams import grouped, result_lines, warn_of_cut_lines, warn_of_invalid_lines, warn_of_whole_lines
+from nmtkit.cli.streams import (
+    grouped,
+    result_lines,
+    warn_of_cut_lines,
+    warn_of_invalid_lines,
+    warn_of_other_direction,
+    warn_of_whole_lines,
+)
 from nmtkit.corpora.corpus import local_format, local_lines
 from nmtkit.data.context import preceding
 from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder, ForcedScore
@@ -69,6 +76,8 @@ def score_by_model(
         documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
         for window in grouped(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
+            if not done and isinstance(decoder, ForcedDecoder):
+                warn_of_other_direction(decoder, pairs, models[0], "exchange --source and --hypothesis")
             scores = decoder.score(pairs, before, batch_tokens=batch_tokens, max_tokens=max_tokens, first_line=done + 1)
             invalid = {number for reader in readers for number in reader.invalid_lines}
             lines = []

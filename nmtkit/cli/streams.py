@@ -4,13 +4,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from nmtkit import console
 from nmtkit.corpora.corpus import local_lines
 from nmtkit.errors import DataError
 from nmtkit.files import write_atomically
 from nmtkit.lines import LineReader
+
+if TYPE_CHECKING:  # it imports torch, for which `--help` should not wait
+    from nmtkit.decoding.forced import ForcedDecoder
 
 T = TypeVar("T")
 
@@ -96,6 +99,21 @@ def warn_of_whole_lines(numbers: list[int]) -> None:
         console.log.warning(
             "sources of several sentences were scored as a whole, although `translate` splits them for this model: %s",
             console.listed(numbers),
+        )
+
+
+def warn_of_other_direction(
+    decoder: "ForcedDecoder", pairs: Iterable[tuple[str, str]], model: Path, remedy: str
+) -> None:
+    """Log a warning if a model of the other direction seems to score pairs of source and hypothesis."""
+    if decoder.prefers_exchanged(pairs):
+        source, target = decoder.tokenizer.languages
+        console.log.warning(
+            "%s translates from %s to %s, but the texts are far more probable in the other direction; if they are, %s",
+            model,
+            source,
+            target,
+            remedy,
         )
 
 

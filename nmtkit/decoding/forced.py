@@ -8,6 +8,7 @@ The remarks of a score name both cases. If the model was trained with context, t
 go before source and hypothesis as in training; scores are those of the tokens of the hypothesis alone.
 """
 
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ from nmtkit.decoding.stepper import promoted
 from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.evaluation.scores import perplexity_of
-from nmtkit.lines import without_line_end
+from nmtkit.lines import any_text, without_line_end
 from nmtkit.model.transformer import Transformer
 from nmtkit.run import load_ensemble
 from nmtkit.tasks.known import task_of
@@ -140,6 +141,18 @@ class ForcedDecoder:
         text, language = self.tokenizer.split_tag(source)[1], self.tokenizer.languages[0]
         is_split = task_of(self.tokenizer).translates_sentences and splits_sentences("auto", self._lengths)
         return is_split and bool(sentence_starts(text, language))
+
+    def prefers_exchanged(self, pairs: Iterable[tuple[str, str]]) -> bool:
+        """Return whether most pairs are far more probable with source and hypothesis exchanged.
+
+        With a trained model of the other direction they are, by several nats per token. The first 50 pairs with text on
+        both sides count; fewer than 10 are too few to judge.
+        """
+        known = list(itertools.islice((pair for pair in pairs if all(map(any_text, pair))), 50))
+        if len(known) < 10 or not task_of(self.tokenizer).translates_sentences:
+            return False
+        scores = zip(self.score(known), self.score([pair[::-1] for pair in known]), strict=True)
+        return sum(own.perplexity > math.e * exchanged.perplexity for own, exchanged in scores) > 0.75 * len(known)
 
     def score(
         self,

@@ -67,7 +67,8 @@ class Feature:
 
     Attributes:
         score: function that returns one score per pair of source and hypothesis, given the pairs before each
-            (`ForcedDecoder.score`).
+            (`ForcedDecoder.score`). With `is_reversed`, the pairs are hypothesis and source: the channel model of
+            Yee et al. 2019 (arXiv 1908.05731).
         num_begin: number of tokens with which every target begins, such as a language; the penalty counts them, too.
         as_read: function that returns a hypothesis, given its text and its tokens, as the model reads it.
     """
@@ -77,6 +78,7 @@ class Feature:
     penalty: LengthPenalty
     num_begin: int = 0
     as_read: Callable[[str, Sequence[str]], str] = lambda text, tokens: text
+    is_reversed: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,12 @@ def rerank(
                 "weight"
             )
     before = [[(line, "") for line in entry.before] for entry in lists for _ in entry.candidates]
-    pairs = [
-        [(entry.source, feature.as_read(each.text, each.tokens)) for entry in lists for each in entry.candidates]
-        for feature in features
-    ]
-    scored = (feature.score(of_feature, before) for feature, of_feature in zip(features, pairs, strict=True))
+    scored = []
+    for feature in features:
+        pairs = [
+            (entry.source, feature.as_read(each.text, each.tokens)) for entry in lists for each in entry.candidates
+        ]
+        scored.append(feature.score([pair[::-1] for pair in pairs] if feature.is_reversed else pairs, before))
     by_hypothesis = zip(*scored, strict=True)
     rankings = []
     for entry in lists:

@@ -56,6 +56,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def reverse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    exchanged = [(target, source) for source, target in TEXT]
+    folder = tmp_path_factory.mktemp("model") / "reverse"
+    return save(folder, 3, exchanged, source_language="de", target_language="en")
+
+
+@pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("model") / "other", seed=2)
 
@@ -389,6 +396,50 @@ class TestRerank:
         refused = nmtkit("rerank", "--model", model, "--model", stranger, stdin=as_json(lists))
         assert refused.code == 1
         assert "its vocabulary differs from that of" in refused.err
+
+    def test_a_reverse_model_scores_the_source_given_each_hypothesis(
+        self, model: Path, reverse: Path, tmp_path: Path
+    ) -> None:
+        lists = lists_of(model, SOURCES)
+        decoder = ForcedDecoder.load([reverse])
+
+        def channel(source: str, hypothesis: dict[str, Any]) -> float:
+            (score,) = decoder.score([(hypothesis["text"], source)])
+            return score.log_prob / len(score.ids)
+
+        expected = best_by(lists, channel)
+        assert expected != nmtkit("rerank", "--model", model, stdin=as_json(lists)).lines
+        assert nmtkit("rerank", "--reverse-model", reverse, stdin=as_json(lists)).lines == expected
+        # Its score is the last one, wherever it stands among the options.
+        arguments = ["--reverse-model", reverse, "--reverse-weight", 0.5, "--model", model, "--weight", 2]
+        for line, entry in zip(nmtkit("rerank", *arguments, "--list", stdin=as_json(lists)).lines, lists, strict=True):
+            for hypothesis in json.loads(line)["hypotheses"]:
+                direct, reversed_score = hypothesis["model_scores"]
+                assert reversed_score == pytest.approx(channel(entry["source"], hypothesis), abs=1e-9)
+                assert hypothesis["score"] == pytest.approx(2 * direct + 0.5 * reversed_score, abs=1e-9)
+
+    def test_a_reverse_model_with_context_is_refused(self, tmp_path: Path) -> None:
+        documents = save(tmp_path / "documents", 1, context=1)
+        refused = nmtkit("rerank", "--reverse-model", documents, stdin=as_json(lists_of(documents, SOURCES[:1])))
+        assert refused.code == 1
+        assert refused.err.startswith(f"error: {documents}: a --reverse-model must not be trained with context")
+
+    def test_texts_of_the_other_direction_are_told(
+        self, model: Path, reverse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        judged: list[list[tuple[str, str]]] = []
+        monkeypatch.setattr(
+            ForcedDecoder, "prefers_exchanged", lambda self, pairs: bool(judged.append([*pairs])) or True
+        )
+        warning = "warning: {} translates from {} to {}, but the texts are far more probable in the other direction; "
+        arguments = write_pairs(tmp_path, TEXT)
+        told = nmtkit("score", "--model", model, *arguments).err
+        assert told == warning.format(model, "en", "de") + "if they are, exchange --source and --hypothesis\n"
+        lists = [{"source": source, "hypotheses": [{"text": target}]} for source, target in TEXT]
+        told = nmtkit("rerank", "--model", model, "--reverse-model", reverse, stdin=as_json(lists)).err
+        by_model = warning.format(model, "en", "de") + "if they are, name the model with --reverse-model\n"
+        assert told == by_model + warning.format(reverse, "de", "en") + "if they are, name the model with --model\n"
+        assert judged == [TEXT, TEXT, [(target, source) for source, target in TEXT]]
 
     def test_a_list_with_bars_comes_back_in_its_form(self, model: Path, tmp_path: Path) -> None:
         lists = lists_of(model, SOURCES)

@@ -304,3 +304,20 @@ def test_a_precision_that_a_device_does_not_have_is_refused(tmp_path: Path) -> N
         ForcedDecoder.load(tmp_path / "none", "mps", "float64")
     with pytest.raises(NmtkitError, match="precision 'bf16': scores are computed in float64 or float32"):
         ForcedDecoder.load(tmp_path / "none", "cpu", "bf16")
+
+
+def test_pairs_seem_exchanged_if_most_are_far_more_probable_so(tokenizer: Tokenizer) -> None:
+    decoder = decoder_of(tokenizer, model_for(tokenizer, seed=1))
+    scored: list[int] = []
+
+    def of_english(pairs: Any) -> list[ForcedScore]:
+        pairs = list(pairs)
+        scored.append(len(pairs))
+        return [ForcedScore((5, 5), (-0.5,) * 2 if source.startswith("en") else (-1.6,) * 2) for source, _ in pairs]
+
+    decoder.score = of_english  # type: ignore[method-assign]
+    given, other = [("en", "de")], [("de", "en")]
+    assert not decoder.prefers_exchanged(given * 60) and not decoder.prefers_exchanged(other * 9)
+    assert decoder.prefers_exchanged(other * 10 + [("", "en"), ("de", " ")])
+    assert decoder.prefers_exchanged(other * 8 + given * 2) and not decoder.prefers_exchanged(other * 7 + given * 3)
+    assert max(scored) == 50
