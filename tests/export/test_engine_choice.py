@@ -96,12 +96,12 @@ class TestAuto:
     ) -> None:
         other = make_run(tmp_path / "other", seed=2)
         shutil.copytree(exported_run / "export", other / "export")
-        assert exports_of(other) == []
-        assert log_text.text == ""
+        named = other / "export" / "ctranslate2"
         assert choose_export([other], "auto", GREEDY) is None
+        present = other / "averaged"
+        assert f"{named}: not used, as it was made from another model than {present}; export again" in log_text.text
         with pytest.raises(ModelError, match=r"there is no CTranslate2 export made from exactly this model; run `nmt"):
             choose_export([other], "ctranslate2", {})
-        named = other / "export" / "ctranslate2"
         assert choose_export([named], "auto", {}) is not None
         assert f"{named}: made from no model that is in {other} now; export it again" in log_text.text
         log_text.clear()
