@@ -216,14 +216,6 @@ def test_a_truncated_archive_is_an_error_that_names_it(
     assert "again" in message
 
 
-def test_a_damaged_compressed_member_is_an_error(downloader: Downloader, tmp_path: Path) -> None:
-    compressed = bytearray(gzip.compress(long_text()))
-    compressed[len(compressed) // 2 : len(compressed) // 2 + 40] = bytes(40)
-    write_tar(tmp_path / "example.org" / "a.tar", {"a.en.gz": bytes(compressed)})
-    corpus = open_corpus("small/compressed-members", "en", "de", downloader)
-    assert "damaged" in message_of(lambda: lines_of(corpus.source))
-
-
 NO_ENTITY = "AT&T &copy=1 &unknown; &#0; &#xD800; &#x110000;"
 SGM_TRAPS = {
     "entities": (segments("A &amp; B &lt;b&gt; &quot;x&quot; &apos;"), ['A & B <b> "x" \'']),

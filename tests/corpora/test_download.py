@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import gzip
 import hashlib
 import http.server
 import shutil
@@ -187,14 +186,6 @@ def test_without_a_home_folder_a_download_needs_a_named_cache(server: Server, mo
     assert not Path("~").exists()
 
 
-def test_a_redirect_is_followed(server: Server, tmp_path: Path) -> None:
-    file = server.file("/new.txt")
-    server.answers["/old.txt"] = Answer(status=302, redirect="/new.txt")
-    fetched = Downloader(cache=tmp_path).fetch(replace(file, url=f"{server.url}/old.txt"))
-    assert fetched.path.name == "old.txt"
-    assert fetched.path.read_bytes() == CONTENT
-
-
 def test_a_file_system_without_locks_is_a_warning(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
@@ -218,11 +209,6 @@ def test_an_unknown_certificate_names_its_remedies(
     message = message_of(lambda: Downloader(cache=tmp_path).fetch(server.file("/a.txt")))
     assert "SSL_CERT_FILE" in message
     assert ("Install Certificates.command" in message) == (platform == "darwin")
-
-
-def test_a_compressed_file_arrives_as_it_is(server: Server, tmp_path: Path) -> None:
-    body = gzip.compress(CONTENT, mtime=0)
-    assert Downloader(cache=tmp_path).fetch(server.file("/a.gz", body)).path.read_bytes() == body
 
 
 def test_progress_is_reported_until_the_last_byte(

@@ -129,10 +129,6 @@ class TestPlan:
         spread = [np.std([target[pairs].mean() for pairs in updates]) for updates in (one, several)]
         assert spread[1] < spread[0] / 1.2
 
-    def test_an_epoch_of_only_too_long_pairs_has_no_updates(self) -> None:
-        found = plan(pairs_of([(1, 5), (1, 6)]), 4)
-        assert (found.updates, found.too_long.tolist()) == ([], [0, 1])
-
 
 def passes_of(lengths: list[tuple[int, int]], device: str = "cpu") -> list[list[int]]:
     """The micro-batches, without a limit, of an update of all these pairs in one process."""

@@ -19,7 +19,7 @@ from nmtkit.data.shards import PairData, read_report
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
-from tests.conftest import contents
+from tests.conftest import contents, message_of
 
 SEP = 99
 DOCUMENTS = "a b\nc\nd e\n\nf\ng h\n\ni\n"
@@ -230,9 +230,7 @@ TAGGED = '[{ source = "train.en", target = "train.de", source_prefix = "<sep>" }
     ],
 )
 def test_bad_values_are_refused(tmp_path: Path, changes: list[str], reason: str) -> None:
-    with pytest.raises(RecipeError) as error:
-        load_recipe(write_project(tmp_path), changes)
-    assert reason in str(error.value)
+    assert reason in message_of(lambda: load_recipe(write_project(tmp_path), changes), RecipeError)
 
 
 def test_a_tokenizer_without_context_is_refused(tmp_path: Path) -> None:

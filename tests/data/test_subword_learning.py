@@ -13,11 +13,11 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data import encoding, subword_learning
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
+from tests.conftest import message_of
 from tests.data.test_preparation import Pair, Project
 
 LINES = [f"It's the {word} of no. {number}, (said “Mr. {word}”)." for number in range(30) for word in ("Cat", "house")]
@@ -64,9 +64,8 @@ def test_a_sample_that_memory_is_too_small_for_is_refused_before_learning(
     prepared: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(subword_learning, "available_bytes", lambda: 50_000)
-    with pytest.raises(DataError, match=r"learning subwords from 60 pairs takes about 0.0 GB of memory, and") as caught:
-        prepared(PAIRS)
-    advice = int(str(caught.value).rsplit("=", 1)[1])
+    told = r"learning subwords from 60 pairs takes about 0.0 GB of memory, and"
+    advice = int(message_of(lambda: prepared(PAIRS), match=told).rsplit("=", 1)[1])
     assert not (tmp_path / "run" / "data").exists()
     prepared(PAIRS, f"data.subword_sample_pairs={advice}", "data.vocab_size=50")
 
