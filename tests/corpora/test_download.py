@@ -593,7 +593,9 @@ class TestTryingAgain:
 
 
 class TestRecordedChecksums:
-    def test_the_first_download_is_recorded_and_verified_from_then_on(self, server: Server, tmp_path: Path) -> None:
+    def test_the_first_download_is_recorded_and_verified_until_its_record_is_deleted(
+        self, server: Server, tmp_path: Path
+    ) -> None:
         server.answers["/a.txt"] = Answer(CONTENT)
         file = RemoteFile(f"{server.url}/a.txt")
         fetched = Downloader(cache=tmp_path).fetch(file)
@@ -603,6 +605,12 @@ class TestRecordedChecksums:
         message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
         assert "has sha256" in message
         assert f"delete {record} to take the new one" in message
+        fetched.path.unlink()
+        server.answers["/a.txt"] = Answer(b"a new edition\n")
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+        assert f"delete {record} to take the new one" in message
+        record.unlink()
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == b"a new edition\n"
 
     def test_a_copy_of_the_cache_as_a_mirror_is_verified_too(self, server: Server, tmp_path: Path) -> None:
         server.answers["/a.txt"] = Answer(CONTENT)
@@ -613,18 +621,6 @@ class TestRecordedChecksums:
         next(mirror.rglob("a.txt")).write_bytes(CONTENT.swapcase())
         message = message_of(lambda: Downloader(mirror=mirror, cache=cache).fetch(file))
         assert "has sha256" in message and f"delete {next(mirror.rglob('a.txt.sha256'))} to take" in message
-
-    def test_a_renewed_file_is_refused_until_its_record_is_deleted(self, server: Server, tmp_path: Path) -> None:
-        server.answers["/a.txt"] = Answer(CONTENT)
-        file = RemoteFile(f"{server.url}/a.txt")
-        path = Downloader(cache=tmp_path).fetch(file).path
-        path.unlink()
-        server.answers["/a.txt"] = Answer(b"a new edition\n")
-        message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
-        record = path.with_name("a.txt.sha256")
-        assert f"delete {record} to take the new one" in message
-        record.unlink()
-        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == b"a new edition\n"
 
 
 class TestSeveralAtOnce:

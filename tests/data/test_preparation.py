@@ -442,18 +442,6 @@ class TestAgain:
         assert second.manifest == first.manifest
         assert state() == before
 
-    @pytest.mark.parametrize("override", ["data.vocab_size=91", "cleaning.max_tokens=20", "data.normalize=[]"])
-    def test_a_changed_setting_prepares_anew(self, project: Project, override: str) -> None:
-        project.prepare()
-        again = project.prepare(override)
-        assert again.is_new
-        assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe(override)
-        assert sorted(path.name for path in project.run.iterdir()) == ["data", "prepare", "recipe.toml"]
-
-    def test_a_training_setting_prepares_nothing_anew(self, project: Project) -> None:
-        project.prepare()
-        assert not project.prepare("training.seed=2", "model.d_model=16", "decoding.beam=2").is_new
-
     @pytest.mark.parametrize("trained", ["checkpoints", "resume"])
     def test_after_training_a_change_is_refused_by_its_key(self, project: Project, trained: str) -> None:
         project.prepare()
