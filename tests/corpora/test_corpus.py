@@ -138,14 +138,6 @@ def test_each_direction_of_a_test_set_reads_its_own_texts(downloader: Downloader
     assert [lines_of(side) for side in (back.source, back.target)] == [["source de"], ["reference en"]]
 
 
-def test_invalid_utf8_is_an_error_or_replaced_and_recorded(tmp_path: Path) -> None:
-    source = local(tmp_path, b"good\nb\xffad\n", "a.txt")
-    assert "a.txt, line 2: invalid UTF-8" in message_of(lambda: lines_of(source))
-    reader = source.open(errors="replace")
-    assert list(reader) == ["good", "b\ufffdad"]
-    assert reader.invalid_lines == [2]
-
-
 def test_a_corpus_lists_every_file_it_reads_once_and_names_the_members(downloader: Downloader, tmp_path: Path) -> None:
     archive = tmp_path / "example.org" / "a.tgz"
     corpus = open_corpus("small/archive", "en", "de", downloader)
