@@ -19,7 +19,7 @@ from nmtkit.data.prepare import Preparation, prepare
 from nmtkit.data.shards import PairData, read_manifest
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError, RecipeError
-from nmtkit.files import sha256_of_files
+from nmtkit.files import TEMPORARY_MARK, sha256_of_files
 from nmtkit.json_toml import read_json
 from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
@@ -442,6 +442,10 @@ class TestAgain:
         assert second.manifest == first.manifest
         assert state() == before
 
+    def test_a_training_setting_prepares_nothing_anew(self, project: Project) -> None:
+        project.prepare()
+        assert not project.prepare("training.seed=2", "model.d_model=16", "decoding.beam=2").is_new
+
     @pytest.mark.parametrize("trained", ["checkpoints", "resume"])
     def test_after_training_a_change_is_refused_by_its_key(self, project: Project, trained: str) -> None:
         project.prepare()
@@ -457,6 +461,17 @@ class TestAgain:
         (project.run / "checkpoints").mkdir()
         project.write("train", sentence_pairs(119))
         assert "train.en holds another text than when the run was prepared" in project.complaint()
+
+    def test_what_a_killed_preparation_left_is_removed(self, project: Project) -> None:
+        leftover = project.run / f".data{TEMPORARY_MARK}999999999"
+        leftover.mkdir(parents=True)
+        (leftover / "source.txt").write_text("half")
+        project.prepare()
+        assert sorted(path.name for path in project.run.iterdir()) == ["data", "prepare", "recipe.toml"]
+        leftover = project.run / "prepare" / f".text{TEMPORARY_MARK}999999999"
+        leftover.mkdir()
+        project.prepare()
+        assert not leftover.exists()
 
     def test_the_stored_recipe_is_written_where_a_kill_came_before_it_or_it_is_damaged(self, project: Project) -> None:
         stored = Run(project.run).recipe_file
