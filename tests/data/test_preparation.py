@@ -402,9 +402,8 @@ class TestHeldOutTestSet:
         valid = project.entries("valid", "valid")
         project.prepare(valid, "data.test=10")
         assert sorted(project.tested_pairs()) == sorted(pairs[110:])
-        assert "only 10 different pairs after cleaning that share no side with a validation pair" in project.complaint(
-            valid, "data.test=11"
-        )
+        told = "only 10 different pairs after cleaning that share no side with a validation pair"
+        assert f"data.test = 11: the training corpora hold {told}" in project.complaint(valid, "data.test=11")
 
     def test_it_needs_no_validation_and_comes_from_all_corpora(self, project: Project) -> None:
         project.write("more", sentence_pairs(100, seed=5))
