@@ -335,8 +335,8 @@ def test_a_server_that_stops_answering_is_given_up(
         (Answer(b"", status=200), {}, "the server sent nothing"),
         (Answer(b"", status=204), {}, "the server sent nothing"),
         (Answer(status=302, redirect="/a.txt"), {}, "HTTP 302"),  # without end
-        (Answer(CONTENT), {"num_bytes": 12345}, "10,000 bytes, expected 12,345"),
-        (Answer(CONTENT, content_length=0), {"num_bytes": 12345}, "10,000 bytes, expected 12,345"),
+        (Answer(CONTENT), {"num_bytes": 12345}, "the server offers 10,000 bytes, expected 12,345"),
+        (Answer(CONTENT, content_length=0), {"num_bytes": 12345}, "the download has 10,000 bytes, expected 12,345"),
         (Answer(CONTENT), {"sha256": "0" * 64}, f"the download has sha256 {PUBLISHED.sha256}, expected {'0' * 64}"),
     ],
 )
