@@ -166,9 +166,9 @@ def rows_of(real: Bool[npt.NDArray, "batch target"]) -> Int[Tensor, " tokens"] |
     return None if real.all() else torch.from_numpy(np.flatnonzero(real))
 
 
-def pad(sentences: Sequence[Ids], *, begin: int | None = None, end: int | None = None) -> Int[Tensor, "batch length"]:
-    """Return sentences as the rows of one matrix, with an optional first or last symbol, padded on the right."""
-    return _pad(*_join(sentences), begin=begin, end=end)
+def pad(sentences: Sequence[Ids], *, end: int | None = None) -> Int[Tensor, "batch length"]:
+    """Return sentences as the rows of one matrix, with an optional last symbol, padded on the right."""
+    return _pad(*_join(sentences), end=end)
 
 
 def _join(sentences: Sequence[Ids]) -> tuple[npt.NDArray, Lengths]:

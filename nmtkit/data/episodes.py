@@ -159,9 +159,6 @@ class EpisodeData(PairData):
         self.target_lengths = self._stops - self._starts
         self.source_lengths = (len(tokens_of_step(recipe.model)) - 1) * self.target_lengths + 1
 
-    def __len__(self) -> int:
-        return len(self._starts)
-
     def own_batch(self, chosen: Indices) -> EpisodeBatch:
         starts, sizes = self._starts[chosen], self.target_lengths[chosen]
         real = np.arange(int(sizes.max(initial=1))) < sizes[:, None]

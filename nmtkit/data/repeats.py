@@ -128,7 +128,7 @@ class PairFile:
         self,
         nums_wanted: Sequence[int],
         kept: npt.NDArray[np.bool_],
-        taken: npt.NDArray | None = None,
+        taken: npt.NDArray,
         *,
         across: bool = False,
     ) -> tuple[list[npt.NDArray], npt.NDArray[np.int64]]:
@@ -146,7 +146,7 @@ class PairFile:
         """
         best = [np.zeros(0, _ROW) for _ in nums_wanted]
         for rows in self._kept_rows(kept):
-            is_free = ~_shares_side(rows, taken, across) if taken is not None else np.ones(len(rows), bool)
+            is_free = ~_shares_side(rows, taken, across)
             for group, num_wanted in enumerate(nums_wanted):
                 candidates = np.concatenate([best[group], rows[is_free & (rows["group"] == group)]])
                 keys = candidates["pair"]

@@ -205,23 +205,23 @@ class PairData:
         description = read_json(path)
         self.parts = _parts(path, description)
         self.folder = folder
-        self._num_pairs: int = description["pairs"]
+        num_pairs: int = description["pairs"]
         self._ids: list[npt.NDArray] = []
         self._offsets: list[npt.NDArray] = []
         for side in SIDES:
             count = description["tokens"][side]
             self._ids.append(_map(folder / f"{side}.ids.bin", description["types"][side], count))
-            self._offsets.append(_map(folder / f"{side}.offsets.bin", "<i8", self._num_pairs + 1))
+            self._offsets.append(_map(folder / f"{side}.offsets.bin", "<i8", num_pairs + 1))
             if self._offsets[-1][0] != 0 or self._offsets[-1][-1] != count:
                 raise _damaged(folder / f"{side}.offsets.bin", f"does not belong to {side}.ids.bin")
         # Plain arrays of the same bytes: slices of a memmap are memmaps again, which take longer to make.
         self.source_lengths, self.target_lengths = (
-            np.asarray(_map(folder / f"{side}.lengths.bin", "<i8", self._num_pairs)) for side in SIDES
+            np.asarray(_map(folder / f"{side}.lengths.bin", "<i8", num_pairs)) for side in SIDES
         )
-        self.lines = _map(folder / "lines.bin", "<i8", self._num_pairs)
+        self.lines = _map(folder / "lines.bin", "<i8", num_pairs)
 
     def __len__(self) -> int:
-        return self._num_pairs
+        return len(self.target_lengths)
 
     @property
     def pairs_per_epoch(self) -> int:

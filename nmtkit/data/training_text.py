@@ -12,7 +12,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain, compress, islice, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal
@@ -76,9 +76,7 @@ class TextBlock:
 
     def pairs(self) -> Iterator[tuple[int, str, str]]:
         """Yield number, source and target of each pair to train on, in order."""
-        for state, line in zip(self.states, self.lines(), strict=True):
-            if state & (SPOOLED | LEFT_OUT) == SPOOLED:
-                yield line
+        return compress(self.lines(), _is_kept(self.states).tolist())
 
     def lines(self) -> Iterator[tuple[int, str, str]]:
         """Yield number, source and target of each line, "" where its text is not in the spool, in order."""
@@ -107,7 +105,7 @@ class TrainingText:
 
     def __len__(self) -> int:
         """Return the number of pairs to train on."""
-        return _num_kept(self.states)
+        return int(np.count_nonzero(_is_kept(self.states)))
 
     def append(self, corpus: int, block: ExaminedBlock, files: tuple[BinaryIO, BinaryIO]) -> None:
         """Write the next block to the open files of source and target."""
@@ -134,7 +132,7 @@ class TrainingText:
                 if context:
                     last = corpus, (*before, *block.lines())[-context:]
                 begin += num_pairs
-                num_before += _num_kept(states)
+                num_before += int(np.count_nonzero(_is_kept(states)))
 
     def save(self) -> dict[str, str]:
         """Write the states and block sizes beside the text, and return the sha256 sums of the text by file name."""
@@ -152,8 +150,9 @@ class TrainingText:
         return text
 
 
-def _num_kept(states: bytes | bytearray) -> int:
-    return int(np.count_nonzero((np.frombuffer(states, np.uint8) & (SPOOLED | LEFT_OUT)) == SPOOLED))
+def _is_kept(states: bytes | bytearray) -> npt.NDArray[np.bool_]:
+    """Return which pairs are left to train on."""
+    return (np.frombuffer(states, np.uint8) & (SPOOLED | LEFT_OUT)) == SPOOLED
 
 
 class TrainingTextReader:
@@ -314,7 +313,7 @@ class TrainingTextReader:
         Validation comes first, so its pairs do not depend on data.test.
         """
         states, directions = np.frombuffer(text.states, np.uint8), self._data.held_out_directions
-        if not ((states & (SPOOLED | LEFT_OUT)) == SPOOLED).any():
+        if not len(text):
             return {}  # the caller reports that nothing is left
         # Pairs that are held out for validation are left out by then; those of validation corpora may be in the text.
         pairs = [(0, *held_out_sides(self._data, source, target)) for source, target in self._valid]
@@ -323,8 +322,9 @@ class TrainingTextReader:
         for key, total in self._data.held_out.items():
             share, num_larger = divmod(total, len(directions))
             wanted = [share + (number < num_larger) for number in range(len(directions))]
-            is_kept = (states & (SPOOLED | LEFT_OUT)) == SPOOLED
-            found, sharing = self._pairs.hold_out(wanted, is_kept, taken, across=self._data.has_directions)
+            found, sharing = self._pairs.hold_out(
+                wanted, _is_kept(text.states), taken, across=self._data.has_directions
+            )
             for rows, number, direction in zip(found, wanted, directions, strict=True):
                 if len(rows) < number:
                     noun, has_valid = task_of(self._data).example, key == "test" and self._data.valid

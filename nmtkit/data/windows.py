@@ -49,13 +49,10 @@ class WindowData(PairData):
         for number, part in enumerate(texts.parts):
             line += part.pairs
             end = int(ends[line - 1]) if line else 0
-            if offsets is None:
-                # end - 1: the last token has no token after it to predict.
-                first = np.arange(begin, end - 1, length)
-                last = np.minimum(first + length, end - 1)
-            else:
-                first = np.arange(begin + offsets[number], end - length, length)
-                last = first + length
+            offset, shortest = (0, 1) if offsets is None else (offsets[number], length)
+            first = np.arange(begin + offset, end - shortest, length)
+            # end - 1: the last token has no token after it to predict.
+            last = np.minimum(first + length, end - 1)
             starts.append(first)
             stops.append(last + 1)
             # An offset may leave one sequence fewer than the text has from its first token.
@@ -66,9 +63,6 @@ class WindowData(PairData):
         self.target_lengths = self._stops - self._starts - 1
         self.source_lengths = np.ones_like(self.target_lengths)
         self.lines = np.asarray(texts.lines)[np.searchsorted(ends, self._starts, side="right")]
-
-    def __len__(self) -> int:
-        return len(self.lines)
 
     def own_batch(self, chosen: Indices) -> Batch:
         starts, lengths = self._starts[chosen], self._stops[chosen] - self._starts[chosen]

@@ -31,6 +31,7 @@ COMPRESS = {
     ".bz2": bz2.compress,
     ".zst": zstandard.ZstdCompressor().compress,
 }
+COMPRESSED = [suffix for suffix in COMPRESS if suffix]
 
 
 def tar_of(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
@@ -67,11 +68,6 @@ def store(path: Path, content: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_a_compressed_text_reads_like_a_plain_one(tmp_path: Path, suffix: str) -> None:
-    assert lines_of(store(tmp_path / f"a.en{suffix}", COMPRESS[suffix](TEXT))) == LINES
-
-
 def test_zstandard_with_a_long_window_is_read(tmp_path: Path) -> None:
     settings = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=0)
     writer = zstandard.ZstdCompressor(compression_params=settings).compressobj()
@@ -91,12 +87,9 @@ def test_a_member_of_every_kind_of_archive_reads_like_a_file(tmp_path: Path, out
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if suffix])
+@pytest.mark.parametrize("suffix", COMPRESSED)
 def test_a_compressed_text_of_two_parts_is_read_to_its_end(tmp_path: Path, suffix: str) -> None:
     assert lines_of(store(tmp_path / f"a{suffix}", COMPRESS[suffix](TEXT) + COMPRESS[suffix](TEXT))) == LINES * 2
-
-
-COMPRESSED = [suffix for suffix in COMPRESS if suffix]
 
 
 @pytest.mark.parametrize(("suffix", "padding"), [(".gz", 1), (".gz", 511), (".xz", 4), (".xz", 2048)])
@@ -142,7 +135,7 @@ def numbers(count: int = 20_000) -> bytes:
     return b"".join(b"%d\n" % (n * 7919 % 100_003) for n in range(count))
 
 
-@pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if suffix])
+@pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("damage", ["cut", "wrong bytes", "no such file at all"])
 def test_a_damaged_compressed_text_is_one_line(tmp_path: Path, suffix: str, damage: str) -> None:
     whole = COMPRESS[suffix](numbers())

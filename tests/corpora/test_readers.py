@@ -335,10 +335,9 @@ def test_one_text_on_both_sides_is_an_error_with_the_way_out(
 ) -> None:
     file = tmp_path / name.partition(":")[0]
     file.write_bytes(b"a\tb\n")
-    with pytest.raises(DataError) as caught:
-        local_corpus(tmp_path / name, tmp_path / name, **options)
-    assert str(caught.value).startswith(f"{tmp_path / name}: source and target are the same text of one file")
-    assert "(source_column, target_column)" in str(caught.value)
+    message = message_of(lambda: local_corpus(tmp_path / name, tmp_path / name, **options))
+    assert message.startswith(f"{tmp_path / name}: source and target are the same text of one file")
+    assert "(source_column, target_column)" in message
 
 
 def test_what_is_no_regular_file_is_refused_in_one_line(tmp_path: Path) -> None:

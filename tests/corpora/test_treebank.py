@@ -10,10 +10,8 @@ from nmtkit.corpora.download import Downloader
 from nmtkit.corpora.entries import open_entry, public_files, stored_trees, treebank_corpus
 from nmtkit.errors import DataError
 from nmtkit.tasks.parsing import ParsingTask
-
-
-def pairs_of(corpus: Corpus) -> list[tuple[str, str]]:
-    return list(zip(corpus.source.open(), corpus.target.open(), strict=True))
+from tests.conftest import message_of
+from tests.corpora.test_corpus import pairs_of
 
 
 def make_treebank(folder: Path, *, compress: bool = False) -> Path:
@@ -38,7 +36,7 @@ def make_treebank(folder: Path, *, compress: bool = False) -> Path:
 def test_sections_are_found_in_the_folder_or_where_the_publishers_disk_has_them(tmp_path: Path, place: str) -> None:
     make_treebank(tmp_path / place)
     corpus = treebank_corpus("wsj/01-02", tmp_path, ())
-    assert pairs_of(corpus) == [
+    assert list(pairs_of(corpus)) == [
         (f"s{section} f{number}", f"(S (NP (NN s{section})) (VB f{number}))") for section in (1, 2) for number in (1, 2)
     ]
     assert (corpus.name, len(corpus.files)) == ("wsj/01-02", 4)
@@ -90,9 +88,7 @@ def test_what_is_missing_is_said(
     (tmp_path / "empty").mkdir()
     folder = None if treebank is None else Path(treebank)
     data = DataConfig.model_construct(source_language="en", target_language="en", treebank=folder, silver_trees=())
-    with pytest.raises(DataError) as caught:
-        open_entry(data, name, Downloader(cache=tmp_path))
-    assert expected in str(caught.value)
+    assert expected in message_of(lambda: open_entry(data, name, Downloader(cache=tmp_path)))
     assert public_files(data, name) == ()
 
 

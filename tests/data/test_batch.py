@@ -23,19 +23,17 @@ def test_a_batch_has_end_on_the_source_begin_before_and_end_after_the_target_and
 
 
 @pytest.mark.parametrize(
-    ("sentences", "begin", "end", "rows"),
+    ("sentences", "end", "rows"),
     [
-        ([[4, 5], [6]], None, None, [[4, 5], [6, PAD]]),
-        ([[4, 5], [6]], BOS, None, [[BOS, 4, 5], [BOS, 6, PAD]]),
-        ([[4, 5], []], None, EOS, [[4, 5, EOS], [EOS, PAD, PAD]]),
-        ([[4], []], BOS, EOS, [[BOS, 4, EOS], [BOS, EOS, PAD]]),
-        ([], BOS, EOS, []),
+        ([[4, 5], [6]], None, [[4, 5], [6, PAD]]),
+        ([[4, 5], []], EOS, [[4, 5, EOS], [EOS, PAD, PAD]]),
+        ([], EOS, []),
     ],
 )
 def test_sentences_are_padded_to_the_longest(
-    sentences: list[list[int]], begin: int | None, end: int | None, rows: list[list[int]]
+    sentences: list[list[int]], end: int | None, rows: list[list[int]]
 ) -> None:
-    assert pad(sentences, begin=begin, end=end).tolist() == rows
+    assert pad(sentences, end=end).tolist() == rows
 
 
 def test_pairs_of_a_shard_stand_in_the_asked_order(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ train = [
   { corpus = "opennmt/train", weight = 3 },
 ]
 """
+LOCAL = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
 
 
 def write_recipe(folder: Path, text: str = RECIPE) -> str:
@@ -178,9 +179,8 @@ class TestRecipe:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared mixture of genuine and back-translated text."""
     folder = tmp_path_factory.mktemp("mixture")
-    text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
     size = 34 if request.param == "unigram" else 60
-    recipe = load_recipe(write_recipe(folder, text), [f"data.subwords={request.param}", f"data.vocab_size={size}"])
+    recipe = load_recipe(write_recipe(folder, LOCAL), [f"data.subwords={request.param}", f"data.vocab_size={size}"])
     prepare(recipe, folder / "run", workers=1)
     return folder / "run"
 
@@ -254,9 +254,8 @@ class TestPreparedMixture:
         assert [index for part in parts for index in part[1:]] == ids[1:]
 
     def test_no_tagged_pair_is_held_out_for_validation(self, run: Path) -> None:
-        text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
         recipe = load_recipe(
-            write_recipe(run.parent, text), ["data.valid=20", "data.subwords=none", "data.vocab_size=60"]
+            write_recipe(run.parent, LOCAL), ["data.valid=20", "data.subwords=none", "data.vocab_size=60"]
         )
         prepare(recipe, run.parent / "held-out", workers=1)
         back = set((run.parent / "back.en").read_text().split("\n"))
@@ -284,13 +283,12 @@ class TestPreparedMixture:
 
     def test_another_recipe_takes_the_tokenizer_only_with_tags_that_it_has(self, run: Path, tmp_path: Path) -> None:
         kind = Run(run).tokenizer().settings["subwords"]
-        text = RECIPE.replace('  { corpus = "opennmt/train", weight = 3 },\n', "")
         overrides = [f"data.tokenizer={run}", f"data.subwords={kind}"]
-        prepare(load_recipe(write_recipe(tmp_path, text), overrides), tmp_path / "run", workers=1)
+        prepare(load_recipe(write_recipe(tmp_path, LOCAL), overrides), tmp_path / "run", workers=1)
         assert (
             PairData(tmp_path / "run" / "data" / "train").ids(0, 60)[0]
             == Run(run).tokenizer().encode(["<bt>"], "source")[0][0]
         )
-        recipe = load_recipe(write_recipe(tmp_path, text.replace("<bt>", "<other>")), overrides)
+        recipe = load_recipe(write_recipe(tmp_path, LOCAL.replace("<bt>", "<other>")), overrides)
         with pytest.raises(RecipeError, match=r"source_prefix = '<other>': .* has no such tag; it has <bt>"):
             prepare(recipe, tmp_path / "other", workers=1)

@@ -74,7 +74,7 @@ def test_pairs_held_out_are_those_with_the_smallest_sums_and_take_all_that_share
         for row, is_eligible in enumerate(eligible[begin : begin + 9]):
             position = sum(len(pair[1]) + 1 for pair in pairs[:begin])
             file.add(rows[row : row + 1], (position, 0), group=0 if is_eligible else -1)
-    [found], sharing = file.hold_out([20], kept)
+    [found], sharing = file.hold_out([20], kept, PairFile.rows([], [], ([], [])))
     assert found["number"].tolist() == sorted(pair[0] for pair in chosen)
     assert found["begins"][:, 0].tolist() == [
         sum(len(pair[1]) + 1 for pair in pairs[: number - 1]) for number in found["number"].tolist()

@@ -217,6 +217,7 @@ class TestWhatIsMadeAgain:
             ("data.vocab_size=71", ["subwords", "shards"]),
             ("data.share_vocab=false", ["subwords", "shards"]),
             ("cleaning.max_tokens=30", ["text", "subwords", "shards"]),
+            ("data.normalize=[]", ["text", "subwords", "shards"]),
             ("data.valid=8", ["text", "subwords", "shards"]),
             ("training.seed=5", []),
         ],
