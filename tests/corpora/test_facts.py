@@ -3,14 +3,14 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
 
 from nmtkit.corpora.corpus import open_corpus
 from nmtkit.corpora.download import Downloader
-from nmtkit.corpora.facts import SPLITS, VALUES, FactsExample, fingerprint, generate
+from nmtkit.corpora.facts import ATTRIBUTES, FILLERS, NAMES, SPLITS, VALUES, FactsExample, fingerprint, generate
 from nmtkit.errors import DataError
 from nmtkit.text.extraction import Example, Method, rank
 
@@ -44,11 +44,42 @@ def test_the_text_is_the_same_everywhere(examples: list[FactsExample]) -> None:
     )
 
 
+def test_sources_have_4096_tokens_of_known_words(examples: list[FactsExample]) -> None:
+    facts = {f"{name}.{attribute}{value}" for name in NAMES for attribute in ATTRIBUTES for value in VALUES}
+    words = {*NAMES, *FILLERS, *facts}
+    assert len(words) == 2 + 8 + 2 * 12 * 4
+    for one in examples:
+        assert len(one.source.replace("\t", " \t ").split(" ")) == 4096
+        assert set(one.source.split()) <= words
+
+
 def test_three_more_facts_are_stated_in_each_zone(examples: list[FactsExample]) -> None:
     for one in examples:
         tokens = one.source.replace("\t", " \t ").split(" ")
         facts = set(one.target.split("\t"))
         assert [len(facts.intersection(tokens[:length])) for length in (1, 64, 256, 1024, 4096)] == [0, 3, 6, 9, 12]
+
+
+def test_facts_about_the_title_are_as_frequent_everywhere(examples: list[FactsExample]) -> None:
+    for one in examples:
+        is_about = [one.title in text for text in one.paragraphs]
+        assert [sum(is_about[first:end]) for first, end in ((0, 9), (9, 36), (37, 146), (147, 585))] == [5, 14, 55, 219]
+        assert not is_about[36]
+        assert not is_about[146]
+    counts = [text.count(f"{one.title}.") for one in examples for text in one.paragraphs if one.title in text]
+    assert set(counts) == {1, 2, 3}
+    assert all(abs(counts.count(count) / len(counts) - 1 / 3) < 0.02 for count in (1, 2, 3))
+
+
+def test_paragraphs_about_the_title_have_its_name_three_times_and_all_others_share_no_bigram(
+    examples: list[FactsExample],
+) -> None:
+    for one in examples:
+        bigrams = set(pairwise(one.target.replace(".", " ").split()))
+        for text in one.paragraphs:
+            words = text.replace(".", " ").split()
+            assert words.count(one.title) == (3 if one.title in words else 0)
+            assert bool(bigrams & set(pairwise(words))) == (one.title in words)
 
 
 def test_values_are_evenly_distributed() -> None:
