@@ -12,8 +12,8 @@ from nmtkit.corpora.catalogue import catalogue
 from nmtkit.corpora.corpus import TextSource, local_corpus
 from nmtkit.corpora.readers import READERS
 from nmtkit.data.prepare import prepare
+from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json
-from tests.conftest import message_of
 from tests.corpora.test_corpus import MIRROR, open_real, real_corpora
 from tests.corpora.test_readers import fault, read
 
@@ -119,8 +119,9 @@ class TestColumns:
         for file in (table, other):
             file.write_text("yes\tone\tuno\n")
         for target in (None, 2):
-            message = message_of(lambda target=target: local_corpus(table, table, columns=((2, 3), target)))
-            assert message.startswith(f"{table}: column 2 is in source and target")
+            with pytest.raises(DataError) as caught:
+                local_corpus(table, table, columns=((2, 3), target))
+            assert str(caught.value).startswith(f"{table}: column 2 is in source and target")
         assert list(local_corpus(table, other, columns=((2, 3), 2)).target.open()) == ["one"]
 
 
@@ -151,6 +152,14 @@ def test_the_real_corpora_have_their_examples_and_classes(tmp_path: Path, name: 
     assert {len(list(filter(None, text.split("\t")))) for text in texts} == {2 if name.startswith("rte") else 1}
     text = open_real(tmp_path, name, "und-en")
     assert texts == list(text.source.open()) == list(text.target.open())
+
+
+@real_corpora
+def test_kinds_of_questions_have_the_right_names(tmp_path: Path) -> None:
+    corpus = open_real(tmp_path, "trec/test", "en-zxx")
+    firsts = {"How far": "NUM", "Who was": "HUM", "Where is": "LOC", "Why is": "DESC"}
+    for question, label in zip(corpus.source.open(), corpus.target.open(), strict=True):
+        assert label == firsts.get(" ".join(question.split()[:2]), label), question
 
 
 @real_corpora

@@ -129,6 +129,10 @@ class TestPlan:
         spread = [np.std([target[pairs].mean() for pairs in updates]) for updates in (one, several)]
         assert spread[1] < spread[0] / 1.2
 
+    def test_an_epoch_of_only_too_long_pairs_has_no_updates(self) -> None:
+        found = plan(pairs_of([(1, 5), (1, 6)]), 4)
+        assert (found.updates, found.too_long.tolist()) == ([], [0, 1])
+
 
 def passes_of(lengths: list[tuple[int, int]], device: str = "cpu") -> list[list[int]]:
     """The micro-batches, without a limit, of an update of all these pairs in one process."""
@@ -188,6 +192,10 @@ class TestShares:
         passes = passes_of(list(zip(sources, targets, strict=True)))
         assert [({sources[pair] for pair in passed}, len(passed)) for passed in passes] == [({10}, 160), ({20}, 160)]
 
+    def test_a_process_without_a_pair_has_no_passes(self) -> None:
+        shares = shares_of(pairs_of([(3, 3), (3, 3)]), np.array([1, 0]), 100, 3, "cpu")
+        assert [len(share) for share in shares] == [1, 1, 0]
+
 
 class TestRuns:
     @settings(deadline=None, max_examples=200)
@@ -199,3 +207,17 @@ class TestRuns:
             assert stop - start == 1 or (stop - start) * max(lengths[start:stop]) <= max_tokens
             if stop < len(lengths):
                 assert (stop + 1 - start) * max(lengths[start : stop + 1]) > max_tokens
+
+    @pytest.mark.parametrize(
+        ("lengths", "max_tokens", "runs"),
+        [
+            ([], 10, []),
+            ([5], 1, [(0, 1)]),
+            ([5, 5, 5], 10, [(0, 2), (2, 3)]),
+            ([1, 1, 9, 1], 10, [(0, 2), (2, 3), (3, 4)]),
+            ([2, 3, 3, 3], 9, [(0, 3), (3, 4)]),
+        ],
+    )
+    def test_padding_counts(self, lengths: list[int], max_tokens: int, runs: list[tuple[int, int]]) -> None:
+        assert cut_by_padded_tokens(lengths, max_tokens) == runs
+        assert cut_by_padded_tokens(np.array(lengths, dtype=np.int64), max_tokens) == runs

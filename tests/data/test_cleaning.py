@@ -23,6 +23,7 @@ from nmtkit.data.cleaning import (
 )
 from nmtkit.text.normalization import normalize
 
+NO_LIMITS = CleaningConfig(max_tokens=0, max_characters=0, max_ratio=0)
 ODD = "\u2028\u2029\u0085\v\f\r\ufeff\0\x07\x1c\x7f\x80\x9f\udc80\udcff&amp;&#10;&#x2028;&nbsp;<b></b><br/> \t\u00a0é"
 hostile_lines = st.text(st.one_of(st.sampled_from(ODD), st.characters(codec="utf-8", exclude_characters="\n")))
 
@@ -264,6 +265,13 @@ def test_too_many_tokens_and_uneven_pairs_are_told(
     source_tokens: int, target_tokens: int, limits: dict[str, float], rules: list[str]
 ) -> None:
     assert rules_of_lengths(source_tokens, target_tokens, CleaningConfig.model_validate(limits)) == rules
+
+
+def test_without_limits_only_blank_sides_cannot_be_trained_on() -> None:
+    assert rule_against_text("a" * 1_000_000, "b", NO_LIMITS) is None
+    assert rules_of_lengths(1_000_000, 1, NO_LIMITS) == []
+    assert rule_against_text("a", "", NO_LIMITS) == "one_sided_blank"
+    assert rules_of_lengths(1, 0, NO_LIMITS) == ["one_sided_blank"]
 
 
 def test_every_rule_is_a_key_of_the_recipe_and_has_a_meaning() -> None:

@@ -11,7 +11,7 @@ from nmtkit.config.cleaning_schema import CleaningConfig
 from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.data import training_text
-from nmtkit.data.context import contexts
+from nmtkit.data.context import context_of, contexts, preceding
 from nmtkit.data.inspection import inspect_pair
 from nmtkit.data.prepare import check, prepare
 from nmtkit.data.set_checks import warn_of_odd_set
@@ -19,7 +19,7 @@ from nmtkit.data.shards import PairData, read_report
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.run import Run
 from nmtkit.text.tokenizer import Tokenizer
-from tests.conftest import contents, message_of
+from tests.conftest import contents
 
 SEP = 99
 DOCUMENTS = "a b\nc\nd e\n\nf\ng h\n\ni\n"
@@ -56,6 +56,11 @@ def prepared(folder: Path, source: str = DOCUMENTS, target: str | None = None, *
     return rows(folder)
 
 
+def test_items_before_reach_to_the_last_blank_one() -> None:
+    found = [before for _, before in preceding("ab cde", 2, str.isspace)]
+    assert found == [(), ("a",), (), (), ("c",), ("c", "d")]
+
+
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12),
     size=st.integers(1, 4),
@@ -81,6 +86,11 @@ def test_a_context_is_the_last_sentences_that_fit_on_both_sides(
                 longest is not None and len(side) + len(own) + len(other) + 1 > longest
                 for side, own, other in zip(found, pairs[row], more, strict=True)
             )
+
+
+def test_a_sentence_that_is_too_long_itself_has_no_context() -> None:
+    assert context_of([[[1]], [[2, 3]]], [[4] * 9], [SEP], [5]) == [[]]
+    assert context_of([[[1]], [[2, 3]]], [[4]], [SEP], [5]) == [[2, 3, SEP]]
 
 
 def test_source_context_is_of_the_same_document(tmp_path: Path) -> None:
@@ -220,7 +230,9 @@ TAGGED = '[{ source = "train.en", target = "train.de", source_prefix = "<sep>" }
     ],
 )
 def test_bad_values_are_refused(tmp_path: Path, changes: list[str], reason: str) -> None:
-    assert reason in message_of(lambda: load_recipe(write_project(tmp_path), changes), RecipeError)
+    with pytest.raises(RecipeError) as error:
+        load_recipe(write_project(tmp_path), changes)
+    assert reason in str(error.value)
 
 
 def test_a_tokenizer_without_context_is_refused(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ class Project:
     def prepare(self, *overrides: str, suffix: str = "", workers: int | None = 1) -> Preparation:
         return prepare(self.recipe(*overrides, suffix=suffix), self.run, workers=workers)
 
-    def complaint(self, *overrides: str) -> str:
+    def complaint(self, *overrides: str, suffix: str = "") -> str:
         """The message about what cannot be prepared; nothing of it may be left."""
         before = self.run_files()
-        message = message_of(lambda: self.prepare(*overrides), NmtkitError)
+        message = message_of(lambda: self.prepare(*overrides, suffix=suffix), NmtkitError)
         assert self.run_files() == before
         return message
 
@@ -221,6 +221,17 @@ class TestContent:
         assert [file["sha256"] for file in corpus["files"]] == sums
         assert json.loads((project.run / "data" / "manifest.json").read_text(encoding="utf-8")) == manifest
 
+    def test_the_recipe_is_stored_with_the_run(self, project: Project) -> None:
+        project.prepare("training.seed=5")
+        assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe("training.seed=5")
+
+    def test_lines_are_numbered_through_all_corpora(self, project: Project) -> None:
+        one, two = sentence_pairs(100), [("", ""), *sentence_pairs(30, seed=2)]
+        project.write("one", one)
+        project.write("two", two)
+        project.prepare(project.entries("train", "one", "two"))
+        assert PairData(project.run / "data" / "train").lines.tolist() == [*range(1, 101), *range(102, 132)]
+
     def test_test_sets_and_validation_text_are_kept_as_they_came(self, project: Project) -> None:
         text = [("A  tab\tand blanks ", " zwei  Blanks"), ("", ""), ("ﬁ\u2028x", "ß\u0085y")]
         for name in ("valid", "news"):
@@ -236,6 +247,17 @@ class TestContent:
 
 
 class TestHostileText:
+    def test_characters_that_others_take_for_line_ends_stay_in_their_line(self, project: Project) -> None:
+        pairs = sentence_pairs(120)
+        strange = "\u2028\u2029\u0085\v\f\x1c\x1d\x1e\r"
+        pairs[5] = (f"a{strange}b", f"c{strange}d")
+        project.write("train", pairs)
+        manifest = project.prepare("data.vocab_size=110").manifest
+        assert manifest["pairs"]["train"] == 120
+        assert manifest["corpora"][0]["pairs"] == 120
+        tokenizer, data = Run(project.run).tokenizer(), PairData(project.run / "data" / "train")
+        assert tokenizer.decode(data.ids(0, 5).tolist(), "source") == pairs[5][0]
+
     def test_carriage_returns_of_crlf_text_are_removed_and_counted(
         self, project: Project, logged: pytest.LogCaptureFixture
     ) -> None:
@@ -264,6 +286,11 @@ class TestHostileText:
         project.prepare("cleaning.max_characters=0", "cleaning.max_tokens=0")
         assert PairData(project.run / "data" / "train").source_lengths[50] > 16_667
 
+    def test_uneven_pairs_are_left_out_where_a_ratio_is_set(self, project: Project) -> None:
+        project.write("train", [*sentence_pairs(100), ("the house " * 10, "Haus")])
+        assert project.prepare().manifest["cleaning"]["length_ratio"] == 0
+        assert project.prepare("cleaning.max_ratio=5").manifest["cleaning"]["length_ratio"] == 1
+
     def test_a_missing_last_line_end_makes_no_difference(self, project: Project) -> None:
         project.prepare()
         files = project.data_files()
@@ -275,6 +302,17 @@ class TestHostileText:
 
 
 class TestWrongInput:
+    @pytest.mark.parametrize(("shorter", "longer"), [("train.en", "train.de"), ("train.de", "train.en")])
+    def test_sides_of_unequal_length_are_told_with_both_files_and_counts(
+        self, project: Project, shorter: str, longer: str
+    ) -> None:
+        lines = (project.folder / shorter).read_bytes().split(b"\n")
+        (project.folder / shorter).write_bytes(b"\n".join(lines[:100]) + b"\n")
+        message = project.complaint()
+        counts = {shorter: 100, longer: 120}
+        assert f"{project.folder / 'train.en'} has {counts['train.en']} lines" in message
+        assert f"{project.folder / 'train.de'} has {counts['train.de']};" in message
+
     @pytest.mark.parametrize("role", ["train", "valid", "test"])
     def test_invalid_utf8_is_told_with_file_and_line(self, project: Project, role: str) -> None:
         project.write("other", sentence_pairs(50))
@@ -284,6 +322,10 @@ class TestWrongInput:
         path.write_bytes(b"\n".join(lines))
         assert f"{path}, line 42: invalid UTF-8" in project.complaint(project.entries(role, "other"))
         assert not project.run.exists() or list(project.run.iterdir()) == []
+
+    def test_a_missing_file_is_named(self, project: Project) -> None:
+        (project.folder / "train.de").unlink()
+        assert f"{project.folder / 'train.de'}: no such file" in project.complaint()
 
     def test_an_empty_test_set_is_named(self, project: Project) -> None:
         project.write("news", [])
@@ -302,6 +344,14 @@ class TestWrongInput:
             (project.folder / f"{name}.gz").write_bytes(gzip.compress((project.folder / name).read_bytes()))
         project.prepare(suffix=".gz")
         assert project.data_files() == files
+
+    def test_a_truncated_gzip_file_is_named(self, project: Project) -> None:
+        project.write("train", sentence_pairs(2000))
+        for name in ("train.en", "train.de"):
+            content = gzip.compress((project.folder / name).read_bytes())
+            (project.folder / f"{name}.gz").write_bytes(content if name == "train.en" else content[: len(content) // 2])
+        message = project.complaint(suffix=".gz")
+        assert f"{project.folder / 'train.de.gz'}: the gzip file is cut short" in message
 
     def test_too_large_a_vocabulary_is_told_before_anything_is_written(self, project: Project) -> None:
         assert "data.vocab_size = 5000" in project.complaint("data.vocab_size=5000")
@@ -402,8 +452,9 @@ class TestHeldOutTestSet:
         valid = project.entries("valid", "valid")
         project.prepare(valid, "data.test=10")
         assert sorted(project.tested_pairs()) == sorted(pairs[110:])
-        told = "only 10 different pairs after cleaning that share no side with a validation pair"
-        assert f"data.test = 11: the training corpora hold {told}" in project.complaint(valid, "data.test=11")
+        assert "only 10 different pairs after cleaning that share no side with a validation pair" in project.complaint(
+            valid, "data.test=11"
+        )
 
     def test_it_needs_no_validation_and_comes_from_all_corpora(self, project: Project) -> None:
         project.write("more", sentence_pairs(100, seed=5))
@@ -427,6 +478,10 @@ class TestHeldOutTestSet:
         project.prepare("data.valid=15", "data.test=20")
         assert project.data_files() == before
 
+    def test_too_many_pairs_are_named(self, project: Project) -> None:
+        message = project.complaint("data.valid=60", "data.test=61")
+        assert "data.test = 61: the training corpora hold only 60 different pairs after cleaning" in message
+
 
 class TestAgain:
     def test_nothing_is_done_where_nothing_has_changed(self, project: Project) -> None:
@@ -440,6 +495,21 @@ class TestAgain:
         assert (first.is_new, second.is_new) == (True, False)
         assert second.manifest == first.manifest
         assert state() == before
+
+    @pytest.mark.parametrize("override", ["data.vocab_size=91", "cleaning.max_tokens=20", "data.normalize=[]"])
+    def test_a_changed_setting_prepares_anew(self, project: Project, override: str) -> None:
+        project.prepare()
+        again = project.prepare(override)
+        assert again.is_new
+        assert stored_recipe(project.run / "recipe.toml", "mine") == project.recipe(override)
+        assert sorted(path.name for path in project.run.iterdir()) == ["data", "prepare", "recipe.toml"]
+
+    def test_changed_text_prepares_anew(self, project: Project) -> None:
+        project.prepare()
+        project.write("train", sentence_pairs(119))
+        again = project.prepare()
+        assert again.is_new
+        assert again.manifest["pairs"]["train"] == 119
 
     def test_a_training_setting_prepares_nothing_anew(self, project: Project) -> None:
         project.prepare()
@@ -507,6 +577,15 @@ class TestReproducibility:
         assert len(files[0]) == 24
         names = [name for name, content in files[1].items() if b"deep" in content or tmp_path.name.encode() in content]
         assert names == []
+
+    @pytest.mark.parametrize("override", ["data.subwords=unigram", "data.share_vocab=false", "data.subwords=none"])
+    def test_the_number_of_workers_changes_no_byte(self, project: Project, override: str) -> None:
+        settings = [override, "data.vocab_size=60", 'model.share_embeddings="none"']
+        project.prepare(*settings, workers=1)
+        files = project.data_files()
+        shutil.rmtree(project.run)
+        project.prepare(*settings, workers=3)
+        assert project.data_files() == files
 
     def test_the_fingerprint_knows_settings_and_text_but_no_path(self, project: Project, tmp_path: Path) -> None:
         other = Project(tmp_path / "elsewhere")

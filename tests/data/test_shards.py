@@ -78,6 +78,11 @@ def test_lengths_count_one_end_symbol_and_need_no_ids(tmp_path: Path) -> None:
     assert (data.source_lengths.dtype, data.target_lengths.dtype) == (np.int64, np.int64)
 
 
+def test_no_pairs_make_an_empty_shard(tmp_path: Path) -> None:
+    data = write(tmp_path / "train", [])
+    assert (len(data), data.source_lengths.tolist(), data.lines.tolist()) == (0, [], [])
+
+
 FILES = [
     *(f"{side}.{kind}.bin" for side in ("source", "target") for kind in ("ids", "offsets", "lengths")),
     "lines.bin",

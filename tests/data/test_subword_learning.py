@@ -13,11 +13,11 @@ from nmtkit.config.recipe import load_recipe
 from nmtkit.data import encoding, subword_learning
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
+from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json
 from nmtkit.lines import read_lines
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import SPECIAL_PIECES, UNK
-from tests.conftest import message_of
 from tests.data.test_preparation import Pair, Project
 
 LINES = [f"It's the {word} of no. {number}, (said “Mr. {word}”)." for number in range(30) for word in ("Cat", "house")]
@@ -64,8 +64,9 @@ def test_a_sample_that_memory_is_too_small_for_is_refused_before_learning(
     prepared: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(subword_learning, "available_bytes", lambda: 50_000)
-    told = r"learning subwords from 60 pairs takes about 0.0 GB of memory, and"
-    advice = int(message_of(lambda: prepared(PAIRS), match=told).rsplit("=", 1)[1])
+    with pytest.raises(DataError, match=r"learning subwords from 60 pairs takes about 0.0 GB of memory, and") as caught:
+        prepared(PAIRS)
+    advice = int(str(caught.value).rsplit("=", 1)[1])
     assert not (tmp_path / "run" / "data").exists()
     prepared(PAIRS, f"data.subword_sample_pairs={advice}", "data.vocab_size=50")
 
@@ -75,6 +76,24 @@ def test_every_line_of_a_plain_recipe_comes_back(prepared: Callable[..., Path], 
     settings = (f"data.subwords={subwords}", f"data.vocab_size={size}", 'data.normalize=["blanks", "nfkc"]')
     run = prepared(PAIRS, *settings)
     assert round_trip(run) == {"lines": 60, "changed": 0, "unknown": 0}
+
+
+def test_lines_that_moses_does_not_bring_back_are_counted_and_told(
+    prepared: Callable[..., Path], logged: pytest.LogCaptureFixture
+) -> None:
+    pairs = [*PAIRS, *[("a", "dies ist ( so ) geschrieben")] * 20]
+    with logged.at_level(logging.INFO, logger="nmtkit"):
+        run = prepared(pairs, 'data.normalize=["blanks", "moses-tokenize"]')
+    found = round_trip(run)
+    tokenizer = Run(run).tokenizer()
+    restored = [
+        tokenizer.translation(tokenizer.encode([tokenizer.normalize(target, "target")], "target")[0])
+        for _, target in pairs
+    ]
+    changed = sum(one != target for one, (_, target) in zip(restored, pairs, strict=True))
+    assert found == {"lines": 80, "changed": changed, "unknown": 0}
+    assert changed >= 20
+    assert f"{100 * changed / 80:.2f} % of 80 sampled target lines change" in logged.text
 
 
 @pytest.mark.parametrize(
