@@ -21,6 +21,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from nmtkit import pipeline
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.data.prepare import prepare
@@ -28,6 +29,7 @@ from nmtkit.distributed.interpreter import STOP_SIGNALS
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, read_json_lines
+from nmtkit.run import Run
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import MEASURED
@@ -110,11 +112,23 @@ def same_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def train_run(recipe: Recipe | Path, run: Path, *overrides: str) -> TrainingResult:
-    """Prepares a run and trains it in this process, on one thread."""
+def prepared(recipe: Recipe | Path | str, run: Path, *overrides: str) -> tuple[Recipe, Run]:
+    """Prepares a run in this process."""
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe), overrides)
     prepare(loaded, run, workers=1)
+    return loaded, Run(run)
+
+
+def train_run(recipe: Recipe | Path | str, run: Path, *overrides: str) -> TrainingResult:
+    """Prepares a run and trains it in this process, on one thread."""
+    loaded, _ = prepared(recipe, run, *overrides)
     return train(loaded, run, Workers.start("cpu", "float32", 1))
+
+
+def finished_run(recipe: Path | str, run: Path, *overrides: str) -> Path:
+    """Takes all steps of `nmtkit run` in this process, on one thread, and returns the folder of the run."""
+    assert pipeline.run(load_recipe(str(recipe), overrides), run, mirror=None, device="cpu", threads=1).exit_code == 0
+    return run
 
 
 def write_corpus(folder: Path, **counts: int) -> None:
