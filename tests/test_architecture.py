@@ -72,8 +72,8 @@ DOORS = {
     "typer": ["nmtkit.cli"],
     "importlib.import_module": ["nmtkit.cli.main", "nmtkit.tasks.environments"],
     "torch.load": ["nmtkit.export.weight_files"],
-    **dict.fromkeys(("click", "torch.save", "torch.jit", "torch.hub", "torch.serialization"), []),
-    **dict.fromkeys(("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"), []),
+    **{name: [] for name in ("click", "torch.save", "torch.jit", "torch.hub", "torch.serialization")},
+    **{name: [] for name in ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")},
 }
 """Modules and functions, and the only modules (or folders) that may use them."""
 

@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.training import reporting
 from nmtkit.training.session import train
-from tests.conftest import TinyProject, contents, num_reports, write_corpus
+from tests.conftest import TinyProject, contents, num_reports, prepared_project
 from tests.forked import Forked, run_forked
 
 STEPS = 40
@@ -29,22 +28,17 @@ DETERMINED += ("flops_attention", "flops_padding")
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
-    folder = tmp_path_factory.mktemp("project")
-    write_corpus(folder, train=500, valid=20)
-    (folder / "mine.toml").write_text(
-        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
-        'train = [{ source = "train.en", target = "train.de" }]\n'
-        'valid = [{ source = "valid.en", target = "valid.de" }]\n'
+    return prepared_project(
+        tmp_path_factory.mktemp("project"),
         "[model]\nencoder_layers = 2\ndecoder_layers = 2\nd_model = 64\nd_ff = 256\nnum_heads = 4\n"
         "dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
         "[training]\nprecision = 'float32'\n"
         "tokens_per_update = 1500\ntokens_per_pass = 600\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
         f"max_steps = {STEPS}\nreport_every_steps = 1\nvalidate_every_steps = 4\nvalidate_bleu = false\n"
         "checkpoint_every_steps = 5\nkeep_last = 100\n",
-        encoding="utf-8",
+        train=500,
+        valid=20,
     )
-    prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
-    return TinyProject(folder / "mine.toml", folder / "run")
 
 
 @pytest.fixture(scope="module")

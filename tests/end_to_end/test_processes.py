@@ -12,10 +12,8 @@ from typing import Union
 import pytest
 
 import nmtkit
-from nmtkit.config.recipe import load_recipe
-from nmtkit.data.prepare import prepare
 from nmtkit.json_toml import read_json, read_json_lines
-from tests.conftest import TinyProject, num_reports, write_corpus
+from tests.conftest import TINY_MODEL, TinyProject, num_reports, prepared_project
 from tests.forked import Forked, free_port, is_running
 
 STEPS = 60
@@ -25,18 +23,14 @@ Started = Union[Forked, "subprocess.Popen[bytes]"]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
-    folder = tmp_path_factory.mktemp("project")
-    write_corpus(folder, train=300, test=10)
-    (folder / "mine.toml").write_text(
-        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
-        'train = [{ source = "train.en", target = "train.de" }]\n'
-        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.2\n"
+    return prepared_project(
+        tmp_path_factory.mktemp("project"),
+        f"{TINY_MODEL}dropout = 0.2\n[decoding]\naverage_last = 2\n"
         "[training]\nprecision = 'float32'\ntokens_per_update = 400\ntokens_per_pass = 120\nwarmup_steps = 10\n"
         f"max_steps = {STEPS}\nreport_every_steps = 1\ncheckpoint_every_steps = 10\nkeep_last = 5\n",
-        encoding="utf-8",
+        train=300,
+        test=10,
     )
-    prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
-    return TinyProject(folder / "mine.toml", folder / "run")
 
 
 def environment() -> dict[str, str]:
@@ -159,10 +153,7 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
     project: TinyProject, tmp_path: Path
 ) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    test = project.recipe.parent / "test"
-    settings = [f"data.test=[{{ source = '{test}.en', target = '{test}.de' }}]", "decoding.average_last=2"]
-    arguments = project.command(run, "--processes", "2", *(word for each in settings for word in ("--set", each)))
-    command = ["run", *arguments[1:]]
+    command = ["run", *project.command(run, "--processes", "2")[1:]]
     with start([*command, "--set", "training.max_steps=1000000"], log) as process:
         wait_until(lambda: num_reports(run) > 5, process)
         process.send_signal(signal.SIGTERM)
