@@ -74,7 +74,7 @@ def test_scores_of_lines_and_system_are_those_of_the_library(library: list[Stand
 
 
 def test_the_installed_version_stands_in_the_signature(library: list[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmtkit.evaluation.comet.version", lambda name: {"unbabel-comet": "2.2.7"}[name])
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"unbabel-comet": "2.2.7"}[name])
     of_system, _ = Comet(MODEL, torch.device("cpu")).score(*three("a", "b"))
     assert of_system.signature == f"nrefs:1|model:{MODEL}|unbabel-comet:2.2.7"
     assert scores_as_json({"comet": of_system})["comet"] == {"score": 0.0, "signature": of_system.signature}

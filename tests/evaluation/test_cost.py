@@ -9,7 +9,7 @@ import torch
 
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.cost import matmul_flops_per_second, read_cost, training_cost
-from nmtkit.evaluation.cost_tables import cost_tables, newstest2014_bleu, prediction_table, table_two, training_table
+from nmtkit.evaluation.cost_tables import cost_tables, prediction_table, table_two, training_table
 from nmtkit.json_toml import read_json, write_json
 
 STATE: dict[str, Any] = {
@@ -145,6 +145,10 @@ def test_the_papers_table_2_stands_as_in_the_paper_with_the_run_below(tmp_path: 
     assert list(rows)[-2:] == ["mine, the paper's estimate", "mine, counted"]
     assert rows["mine, the paper's estimate"] == ["27.41", "", "7.9e17", ""]
     assert rows["mine, counted"] == ["27.41", "", "3.0e14", ""]
+    assert table.notes[-1] == "BLEU of this run: bleu-compound-split on newstest2014."
+    of_french = {**training_cost(tmp_path / "mine"), "target_language": "fr", "newstest2014": "full"}
+    french = {"full": {"bleu-tokenized": {"score": 38.0}, "bleu-compound-split": {"score": 1.0}}}
+    assert table_two(of_french, french)[0].rows[-1] == ["mine, counted", "", "38.00", "", "3.0e14"]
 
 
 def test_the_papers_own_figures_follow_from_its_estimate(tmp_path: Path) -> None:
@@ -173,15 +177,6 @@ def test_bleu_of_other_text_than_newstest2014_is_kept_out_of_the_papers_columns(
     assert table.columns[-1] == "FLOPs EN-CS"
     assert table.rows[-1] == ["mine, counted", "", "", "", "", "", "3.0e14"]
     assert {len(row) for row in table.rows} == {len(table.columns)}
-
-
-def test_the_papers_bleu_is_compared_in_the_metric_of_the_language(tmp_path: Path) -> None:
-    name = "newstest2014"
-    assert newstest2014_bleu(("en", "de"), SCORES, name) == (27.41, "bleu-compound-split")
-    assert newstest2014_bleu(("en", "fr"), SCORES, name) is None
-    assert newstest2014_bleu(("en", "de"), SCORES, None) is None
-    french = {"full": {"bleu-tokenized": {"score": 38.0}}}
-    assert newstest2014_bleu(("en", "fr"), french, "full") == (38.0, "bleu-tokenized")
 
 
 @pytest.mark.parametrize(
