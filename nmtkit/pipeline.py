@@ -101,12 +101,12 @@ def run(
     """
     # Now, as the packages of trackers are used only after the data have been prepared.
     check_trackers(trackers)
-    task = task_of(recipe.data)
+    run, task = Run(run_dir), task_of(recipe.data)
     steps = "clean the corpora, learn subwords and encode the text" if task.has_text else "read or play the episodes"
     log.info("1/5 prepare: %s", steps)
     # Faults that training would meet only after the data have been prepared.
     choose_device(device)
-    if check_initial_model(recipe, Run(run_dir)) is None and recipe.training.init and not Run(run_dir).is_trained():
+    if check_initial_model(recipe, run) is None and recipe.training.init and not run.is_trained():
         find_model(recipe.training.init)  # raises, as it is missing
     if recipe.training.freeze:
         with torch.device("meta"):  # names without memory, whatever the vocabulary
@@ -121,10 +121,10 @@ def run(
 
     prepared = prepare(recipe, run_dir, mirror=mirror, generate=generate)
     if not prepared.is_new:
-        log.info("%s is up to date", Run(run_dir).data)
+        log.info("%s is up to date", run.data)
     if left_out := {rule: count for rule, count in prepared.manifest.get("cleaning", {}).items() if count}:
         rules = ", ".join(f"{rule} {count:,}" for rule, count in left_out.items())
-        log.info("left out of training: %s; see report.html in %s", rules, Run(run_dir).data)
+        log.info("left out of training: %s; see report.html in %s", rules, run.data)
     log.info("2/5 train: try memory and speed, then train; Ctrl-C saves, and the same command continues")
     if launched is None:
         workers = Workers.start(device, recipe.training.precision, threads, for_training=True)
@@ -137,7 +137,7 @@ def run(
         return RunResult(exit_code)
     # Settings of this process for the next steps, which replace those of training.
     workers = Workers.start(device, recipe.training.precision, threads, for_decoding=True)
-    run, requested, options = Run(run_dir), recipe.decoding.average_last, ""
+    requested, options = recipe.decoding.average_last, ""
     chosen: list[Path] = []
     if is_average(run.averaged) and run.newer_checkpoint() is None:
         chosen = [run.checkpoints_folder / name for name in run.averaged_checkpoints()]
@@ -154,25 +154,22 @@ def run(
         average(chosen, run.averaged, recipe.decoding, options)
         log.info("averaged %s", ", ".join(folder.name for folder in chosen))
         compare_with_best(recipe, run, workers)
+    if not (recipe.data.test if task.has_text else recipe.data.environment):
+        what = "test set" if task.has_text else "environment"
+        log.info("4/5 %s, 5/5 score: skipped, as the recipe names no %s", task.command, what)
+        write_json(run.cost, training_cost(run_dir))
+        _export(recipe, run_dir)
+        return RunResult(0)
     if not task.has_text:
-        if recipe.data.environment is None:
-            log.info("4/5 play, 5/5 score: skipped, as the recipe names no environment")
-            write_json(Run(run_dir).cost, training_cost(run_dir))
-            return RunResult(0)
         log.info("4/5 play: %d episodes in the environment %s", EPISODES, recipe.data.environment)
         log.info("5/5 score: count successes, and add up the cost")
         return RunResult(0, score_episodes(recipe, run_dir, device=device))
-    if not recipe.data.test:
-        log.info("4/5 %s, 5/5 score: skipped, as the recipe names no test set", task.command)
-        write_json(Run(run_dir).cost, training_cost(run_dir))
-        _export(recipe, run_dir)
-        return RunResult(0)
     if not task.has_source:
         log.info("4/5 translate: skipped, as a language model has no source")
         log.info("5/5 score: predict the test texts, and add up the cost")
         return RunResult(0, score_run(run_dir, device=device))
     search = "" if task.has_labels else f" with beam {recipe.decoding.beam}"
-    log.info("4/5 %s: %s%s", task.command, counted(len(Run(run_dir).test_sets()), "test set"), search)
+    log.info("4/5 %s: %s%s", task.command, counted(len(run.test_sets()), "test set"), search)
     translate_test_sets(recipe, run_dir, choose_device(device))
     log.info("5/5 score: compare the %ss with the references, and add up the cost", task.noun)
     scores = score_run(run_dir)

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 
 
-def release() -> str:
-    """Return the number of this release, or "unknown" where nmtkit is not installed but used through PYTHONPATH."""
+def release(package: str = "nmtkit") -> str:
+    """Return the number of a release, or "unknown" where it is not installed but used through PYTHONPATH."""
     try:
-        return importlib.metadata.version("nmtkit")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
 

@@ -21,6 +21,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from nmtkit import pipeline
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.data.prepare import prepare
@@ -28,6 +29,7 @@ from nmtkit.distributed.interpreter import STOP_SIGNALS
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError
 from nmtkit.json_toml import read_json, read_json_lines
+from nmtkit.run import Run
 from nmtkit.training.resume import verify_resume
 from nmtkit.training.session import TrainingResult, train
 from nmtkit.training.state import MEASURED
@@ -110,11 +112,23 @@ def same_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def train_run(recipe: Recipe | Path, run: Path, *overrides: str) -> TrainingResult:
-    """Prepares a run and trains it in this process, on one thread."""
+def prepared(recipe: Recipe | Path | str, run: Path, *overrides: str) -> tuple[Recipe, Run]:
+    """Prepares a run in this process."""
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe), overrides)
     prepare(loaded, run, workers=1)
+    return loaded, Run(run)
+
+
+def train_run(recipe: Recipe | Path | str, run: Path, *overrides: str) -> TrainingResult:
+    """Prepares a run and trains it in this process, on one thread."""
+    loaded, _ = prepared(recipe, run, *overrides)
     return train(loaded, run, Workers.start("cpu", "float32", 1))
+
+
+def finished_run(recipe: Path | str, run: Path, *overrides: str) -> Path:
+    """Takes all steps of `nmtkit run` in this process, on one thread, and returns the folder of the run."""
+    assert pipeline.run(load_recipe(str(recipe), overrides), run, mirror=None, device="cpu", threads=1).exit_code == 0
+    return run
 
 
 def write_corpus(folder: Path, **counts: int) -> None:
@@ -124,6 +138,24 @@ def write_corpus(folder: Path, **counts: int) -> None:
         lines = [rng.choices(WORDS, k=rng.randint(3, 12)) for _ in range(count)]
         (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
         (folder / f"{name}.de").write_text("".join(" ".join(line).upper() + "\n" for line in lines))
+
+
+TINY_MODEL = "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
+
+
+def write_project(folder: Path, settings: str, name: str = "mine.toml", **counts: int) -> Path:
+    """Writes such corpora, and a recipe with them as its train, valid, test; settings: what follows in it."""
+    write_corpus(folder, **counts)
+    corpora = "".join(f'{part} = [{{ source = "{part}.en", target = "{part}.de" }}]\n' for part in counts)
+    head = f'[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n{corpora}'
+    (folder / name).write_text(head + settings, encoding="utf-8")
+    return folder / name
+
+
+def prepared_project(folder: Path, settings: str, **counts: int) -> TinyProject:
+    recipe = write_project(folder, settings, **counts)
+    prepared(recipe, folder / "run")
+    return TinyProject(recipe, folder / "run")
 
 
 def metrics_without_time(run: Path) -> list[dict[str, Any]]:
@@ -271,22 +303,16 @@ def run_command(*arguments: object, restores: bool = True) -> Outcome:
 
 @pytest.fixture(scope="session")
 def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
-    folder = tmp_path_factory.mktemp("tiny")
-    write_corpus(folder, train=200, valid=20)
-    (folder / "tiny.toml").write_text(
-        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
-        'train = [{ source = "train.en", target = "train.de" }]\n'
-        'valid = [{ source = "valid.en", target = "valid.de" }]\n'
-        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
-        "dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
+    return prepared_project(
+        tmp_path_factory.mktemp("tiny"),
+        f"{TINY_MODEL}dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
         "[training]\ntokens_per_update = 450\ntokens_per_pass = 150\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
         'precision = "float32"\n'
         "max_steps = 14\nreport_every_steps = 3\nvalidate_every_steps = 5\nvalidate_bleu = false\n"
         "checkpoint_every_steps = 4\nkeep_last = 2\nkeep_best = 1\n[decoding]\naverage_last = 2\nbeam = 2\n",
-        encoding="utf-8",
+        train=200,
+        valid=20,
     )
-    prepare(load_recipe(str(folder / "tiny.toml")), folder / "run", workers=1)
-    return TinyProject(folder / "tiny.toml", folder / "run")
 
 
 @pytest.fixture

@@ -194,6 +194,15 @@ def _read(reader: Connection) -> str:
         return file.read()
 
 
+def wait_until(is_so: Callable[[], bool], *processes: "Forked | subprocess.Popen[bytes]") -> None:
+    """Waits, at most five minutes, while the processes go on."""
+    deadline = time.monotonic() + 300
+    while not is_so():
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in processes), "ended too early"
+        time.sleep(0.005)
+
+
 def is_running(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")

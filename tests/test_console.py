@@ -2,6 +2,7 @@ import errno
 import io
 import logging
 import sys
+from collections.abc import Callable
 
 import pytest
 from rich.cells import cell_len
@@ -26,6 +27,15 @@ def new_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     return terminal
+
+
+@pytest.fixture
+def at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets a clock, by which lines of progress are ten seconds apart."""
+    clock = {"now": 0.0}
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 10.0)
+    return lambda second: clock.update(now=second)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +119,10 @@ def test_messages_break_between_words_on_a_terminal_only(monkeypatch: pytest.Mon
     log.info(message)
     assert all(len(line) <= 40 for line in terminal.getvalue().split("\n"))
     assert terminal.getvalue().split() == message.split()
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", elsewhere := io.StringIO())
     console.set_up()
     log.info(message)
-    assert sys.stderr.getvalue() == f"{message}\n"  # type: ignore[attr-defined]
+    assert elsewhere.getvalue() == f"{message}\n"
 
 
 def test_commands_in_messages_are_not_broken() -> None:
@@ -213,24 +223,20 @@ def test_a_bar_of_progress_leaves_the_terminal_clean(monkeypatch: pytest.MonkeyP
     assert terminal.getvalue().count(SHOWN) == 1
 
 
-def test_elsewhere_progress_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    now = 0.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 10.0)
+def test_elsewhere_progress_is_a_line_every_ten_seconds(
+    at_second: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     console.set_up()
     with console.progress("translating", 100) as advance:
         for second in range(1, 26):
-            now = float(second)
+            at_second(second)
             advance(2 * second)
     with console.progress("reading", None) as advance:
         for second in (30, 40):
-            now = float(second)
+            at_second(second)
             advance(1000 * second, "1,000 pairs" if second < 40 else "")
-    assert stderr.getvalue().splitlines() == ["translating: 20 %, 40s left", "translating: 40 %, 30s left"] + [
-        "reading: 40,000"
-    ]
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["translating: 20 %, 40s left", "translating: 40 %, 30s left", "reading: 40,000"]
 
 
 def test_with_quiet_nothing_but_warnings_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,20 +262,17 @@ def test_downloads_are_bars_on_a_terminal_and_leave_it_clean(monkeypatch: pytest
     assert terminal.getvalue().rstrip().endswith(ERASED)
 
 
-def test_elsewhere_downloads_are_a_line_with_their_sum_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    now = 0.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 10.0)
+def test_elsewhere_downloads_are_a_line_with_their_sum_speed_and_time_left(
+    at_second: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     console.set_up()
     with console.transfers() as report:
         for second, done in ((1, 1_000_000), (11, 6_000_000), (12, 7_000_000)):
-            now = float(second)
+            at_second(second)
             report("https://example.org/x/one.tgz", done, 12_000_000)
-        now = 22.0
+        at_second(22)
         report("https://example.org/x/two.tgz", 5_000_000, None)
-    assert stderr.getvalue() == (
+    assert capsys.readouterr().err == (
         "downloading: 6 MB of 12 MB, 13s left, 455 kB/s: one.tgz\ndownloading: 12 MB, 273 kB/s: one.tgz, two.tgz\n"
     )
 
@@ -278,20 +281,17 @@ HOSTILE = "a\x1b[2Jb\x00\x7f\x9bc\u202ed\u2067e\u200ff\rg"
 SHOWN_HOSTILE = "a␛[2Jb␀<U+007F><U+009B>c<U+202E>d<U+2067>e<U+200F>f␍g"
 
 
-def test_what_would_command_a_terminal_becomes_visible_wherever_text_goes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_command_a_terminal_becomes_visible_wherever_text_goes(capsys: pytest.CaptureFixture[str]) -> None:
     console.say(HOSTILE)
     console.print_table(HOSTILE, [HOSTILE], [[HOSTILE]], notes=[HOSTILE])
     console.print_heat_map(HOSTILE, ["1"], [(HOSTILE, [0.5], HOSTILE)], notes=[HOSTILE])
     out = capsys.readouterr().out
     assert out.count(SHOWN_HOSTILE) == 9
-    terminal = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", terminal)
     console.set_up()
     log.warning("%s is damaged", HOSTILE)
-    assert terminal.getvalue() == f"warning: {SHOWN_HOSTILE} is damaged\n"
-    assert not set("\x1b\x00\x7f\x9b\u202e\u2067\u200f\r") & set(out + terminal.getvalue())
+    err = capsys.readouterr().err
+    assert err == f"warning: {SHOWN_HOSTILE} is damaged\n"
+    assert not set("\x1b\x00\x7f\x9b\u202e\u2067\u200f\r") & set(out + err)
 
 
 def test_odd_but_harmless_text_stays_as_it_is() -> None:

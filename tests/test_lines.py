@@ -21,13 +21,18 @@ TEXT = "Ein Haus.\nZwei Häuser.\n"
 line_text = st.text().map(lambda text: text.replace("\n", "")).filter(lambda text: not text.endswith("\r"))
 
 
+Written = Callable[..., Path]
+
+
 @pytest.fixture
-def damaged_gzip(tmp_path: Path) -> Path:
-    """A gzip file of many lines, of which the second half is missing."""
-    whole = gzip.compress("".join(f"line {number} {number**5}\n" for number in range(20_000)).encode())
-    path = tmp_path / "cut.en.gz"
-    path.write_bytes(whole[: len(whole) // 2])
-    return path
+def written(tmp_path: Path) -> Written:
+    """Writes bytes to a file, and returns its path."""
+
+    def write(content: bytes, name: str = "text") -> Path:
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    return write
 
 
 class TestLines:
@@ -35,52 +40,43 @@ class TestLines:
         "character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\u00a0", "\ufeff", "\0"]
     )
     @pytest.mark.parametrize("suffix", ["", ".gz"])
-    def test_only_a_line_feed_ends_a_line(self, tmp_path: Path, character: str, suffix: str) -> None:
+    def test_only_a_line_feed_ends_a_line(self, written: Written, character: str, suffix: str) -> None:
         content = f"a{character}b\n{character}c\n".encode()
-        path = tmp_path / f"text{suffix}"
-        path.write_bytes(gzip.compress(content) if suffix else content)
+        path = written(gzip.compress(content) if suffix else content, f"text{suffix}")
         assert read_lines(path) == [f"a{character}b", f"{character}c"]
 
-    def test_the_carriage_return_of_a_crlf_is_removed_and_counted(self, tmp_path: Path) -> None:
-        path = tmp_path / "text"
-        path.write_bytes(b"a\r\nb\nc\rd\r\ne\r\r\n\r\n")
-        reader = LineReader(path)
+    def test_the_carriage_return_of_a_crlf_is_removed_and_counted(self, written: Written) -> None:
+        reader = LineReader(written(b"a\r\nb\nc\rd\r\ne\r\r\n\r\n"))
         assert list(reader) == ["a", "b", "c\rd", "e\r", ""]
         assert (reader.num_lines, reader.carriage_returns) == (5, 4)
 
     @pytest.mark.parametrize("errors", ["strict", "replace", "surrogateescape"])
-    def test_lines_that_only_carriage_returns_end_are_refused(self, tmp_path: Path, errors: Any) -> None:
-        path = tmp_path / "text"
+    def test_lines_that_only_carriage_returns_end_are_refused(self, written: Written, errors: Any) -> None:
         for content in (b"a\rb\r", b"a\rb\rc", b"\r\r"):
-            path.write_bytes(content)
             with pytest.raises(DataError, match=r"text: only carriage returns end its lines; convert it with `tr "):
-                list(LineReader(path, errors=errors))
+                list(LineReader(written(content), errors=errors))
         for content in (b"a\rb\rc\n", b"a\rb", b"a\r", b"x\na\rb\rc"):
-            path.write_bytes(content)
-            assert list(LineReader(path, errors=errors))[-1].startswith("a")
+            assert list(LineReader(written(content), errors=errors))[-1].startswith("a")
 
     @pytest.mark.parametrize(("compress", "kind"), [(gzip.compress, "gzip"), (lzma.compress, "xz")])
     def test_compressed_data_without_the_ending_is_recognised(
-        self, tmp_path: Path, compress: Callable[[bytes], bytes], kind: str
+        self, written: Written, compress: Callable[[bytes], bytes], kind: str
     ) -> None:
-        (tmp_path / "text").write_bytes(compress(b"Ein Haus.\n"))
         with pytest.raises(DataError, match=rf"text: holds {kind} data and no text; decompress it, or give it the end"):
-            list(LineReader(tmp_path / "text"))
+            read_lines(written(compress(b"Ein Haus.\n")))
 
     @pytest.mark.parametrize("beginning", [b"[Content_Types].xml", b"mimetypeapplication/vnd.oasis.opendocument.text"])
-    def test_an_office_document_is_told_from_a_zip_file(self, tmp_path: Path, beginning: bytes) -> None:
-        (tmp_path / "text").write_bytes(b"PK\x03\x04\x14\0\6\0" + beginning)
+    def test_an_office_document_is_told_from_a_zip_file(self, written: Written, beginning: bytes) -> None:
         with pytest.raises(DataError, match="text: is an office document; save it as plain text, a table as tab-"):
-            list(LineReader(tmp_path / "text"))
+            read_lines(written(b"PK\x03\x04\x14\0\6\0" + beginning))
 
     @pytest.mark.parametrize("encoding", ["utf-16", "utf-16be", "utf-16le"])
     @pytest.mark.parametrize("errors", ["strict", "replace", "surrogateescape"])
     @pytest.mark.parametrize("text", ["Ein Haus.\n", "Ŋe Haus’ t\n"])
-    def test_utf16_is_recognised(self, tmp_path: Path, encoding: str, errors: Any, text: str) -> None:
-        (tmp_path / "text").write_bytes(text.encode(encoding))
+    def test_utf16_is_recognised(self, written: Written, encoding: str, errors: Any, text: str) -> None:
         remedy = rf"text: looks like UTF-16; convert it with `iconv -f {encoding} -t utf-8 FILE > FILE.utf8`$"
         with pytest.raises(DataError, match=remedy):
-            list(LineReader(tmp_path / "text", errors=errors))
+            list(LineReader(written(text.encode(encoding)), errors=errors))
         assert list(LineReader([b"\0\0\0\0\0\0\0\0\n"])) == ["\0" * 8]
 
     @pytest.mark.parametrize(
@@ -88,59 +84,46 @@ class TestLines:
         [(b"", []), (b"\n", [""]), (b"a", ["a"]), (b"a\n", ["a"]), (b"a\n\n", ["a", ""]), (b"\n\na", ["", "", "a"])],
     )
     def test_a_missing_final_line_end_makes_no_difference(
-        self, tmp_path: Path, content: bytes, lines: list[str]
+        self, written: Written, content: bytes, lines: list[str]
     ) -> None:
-        path = tmp_path / "text"
-        path.write_bytes(content)
-        assert read_lines(path) == lines
+        assert read_lines(written(content)) == lines
 
-    def test_compressed_and_plain_files_have_the_same_lines(self, tmp_path: Path) -> None:
-        (tmp_path / "plain").write_bytes(TEXT.encode())
-        (tmp_path / "packed.gz").write_bytes(gzip.compress(TEXT.encode()))
-        assert read_lines(tmp_path / "packed.gz") == read_lines(tmp_path / "plain") == ["Ein Haus.", "Zwei Häuser."]
+    def test_a_gzip_file_of_two_parts_is_read_to_its_end(self, written: Written) -> None:
+        two = written(gzip.compress(b"a\nb") + gzip.compress(b"c\nd\n"), "two.gz")
+        assert read_lines(two) == ["a", "bc", "d"]
 
-    def test_a_gzip_file_of_two_parts_is_read_to_its_end(self, tmp_path: Path) -> None:
-        (tmp_path / "two.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\nd\n"))
-        assert read_lines(tmp_path / "two.gz") == ["a", "bc", "d"]
-
-    def test_a_truncated_gzip_file_is_named_with_its_last_whole_line(self, damaged_gzip: Path) -> None:
-        reader = LineReader(damaged_gzip)
+    def test_a_truncated_gzip_file_is_named_with_its_last_whole_line(self, written: Written) -> None:
+        whole = gzip.compress("".join(f"line {number} {number**5}\n" for number in range(20_000)).encode())
+        reader = LineReader(path := written(whole[: len(whole) // 2], "cut.en.gz"))
         message = message_of(lambda: list(reader), match="cut short")
-        assert str(damaged_gzip) in message
+        assert str(path) in message
         assert f"after line {reader.num_lines};" in message
         assert reader.num_lines > 1000
 
-    def test_a_gz_file_that_is_no_gzip_or_has_a_wrong_byte_is_named(self, tmp_path: Path) -> None:
+    def test_a_gz_file_that_is_no_gzip_or_has_a_wrong_byte_is_named(self, written: Written) -> None:
         wrong = bytearray(gzip.compress(TEXT.encode() * 1000))
         wrong[len(wrong) // 2] ^= 0xFF
-        path = tmp_path / "text.gz"
         for content, told in ((TEXT.encode(), "not a gzip file"), (wrong, "damaged|cut short")):
-            path.write_bytes(content)
-            assert str(path) in message_of(lambda: read_lines(path), match=told)
+            path = written(content, "text.gz")
+            assert str(path) in message_of(lambda: read_lines(path), match=told)  # noqa: B023
 
-    def test_invalid_utf8_is_told_with_file_line_byte_and_position(self, tmp_path: Path) -> None:
-        path = tmp_path / "text.de"
-        path.write_bytes(b"gut\nH\xe4user\n")
-        message = message_of(lambda: read_lines(path))
-        assert f"{path}, line 2: invalid UTF-8 (byte 0xe4 at position 2)" in message
+    def test_invalid_utf8_is_told_with_file_line_byte_and_position(self, written: Written) -> None:
+        path = written(b"gut\nH\xe4user\n")
+        assert f"{path}, line 2: invalid UTF-8 (byte 0xe4 at position 2)" in message_of(lambda: read_lines(path))
 
-    def test_replaced_invalid_utf8_keeps_the_lines_and_their_numbers(self, tmp_path: Path) -> None:
-        path = tmp_path / "text.de"
-        path.write_bytes(b"gut\nH\xe4user\ngut\n\xff\n")
-        reader = LineReader(path, errors="replace")
+    def test_replaced_invalid_utf8_keeps_the_lines_and_their_numbers(self, written: Written) -> None:
+        reader = LineReader(written(b"gut\nH\xe4user\ngut\n\xff\n"), errors="replace")
         assert list(reader) == ["gut", "H\ufffduser", "gut", "\ufffd"]
         assert reader.invalid_lines == [2, 4]
 
-    def test_invalid_bytes_can_be_left_in_their_line(self, tmp_path: Path) -> None:
-        path = tmp_path / "text.de"
-        path.write_bytes(b"gut\nH\xe4us\xc3\xa9r\n\xff\n")
+    def test_invalid_bytes_can_be_left_in_their_line(self, written: Written) -> None:
+        path = written(b"gut\nH\xe4us\xc3\xa9r\n\xff\n")
         assert list(LineReader(path, errors="surrogateescape")) == ["gut", "H\udce4us\xe9r", "\udcff"]
 
-    def test_surrogates_and_overlong_forms_are_invalid(self, tmp_path: Path) -> None:
+    def test_surrogates_and_overlong_forms_are_invalid(self, written: Written) -> None:
         for content in (b"\xed\xa0\x80\n", b"\xc0\xaf\n", b"\xf4\x90\x80\x80\n"):
-            (tmp_path / "text").write_bytes(content)
             with pytest.raises(DataError, match="line 1: invalid UTF-8"):
-                read_lines(tmp_path / "text")
+                read_lines(written(content))
 
     def test_a_stream_is_called_by_the_given_name(self) -> None:
         reader = LineReader(io.BytesIO(b"\xff\n"), name="stdin")

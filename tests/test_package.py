@@ -26,25 +26,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def run_installed(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs nmtkit from the unpacked wheel, in another folder and without the repository on the path."""
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    command = [sys.executable, "-c", "import nmtkit.cli.main as m; m.main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+def printed(site: Path, code: str, *arguments: str) -> str:
+    """What a program prints with the unpacked wheel, in another folder and without the repository on the path."""
+    command, environment = [sys.executable, "-c", code, *arguments], {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=site.parent, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_built_in_recipes_are_found_from_an_installed_wheel(installed: Path, tmp_path: Path) -> None:
-    place = subprocess.run(
-        [sys.executable, "-c", "import nmtkit; print(nmtkit.__file__)"],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)},
-    )  # fmt: skip
-    assert place.stdout.startswith(str(installed)), "the test must not see the repository"
-    listed = run_installed(installed, tmp_path, "recipes")
-    assert listed.returncode == 0, listed.stderr
+def test_built_in_recipes_are_found_from_an_installed_wheel(installed: Path) -> None:
+    place = printed(installed, "import nmtkit; print(nmtkit.__file__)")
+    assert place.startswith(str(installed)), "the test must not see the repository"
+    command = "import nmtkit.cli.main as m; m.main()"
+    listed = printed(installed, command, "recipes")
     for name in builtin_recipes():
-        assert f"{name}\n" in listed.stdout
-    printed = run_installed(installed, tmp_path, "recipes", "quickstart")
-    assert tomllib.loads(printed.stdout)["data"]["train"] == ["builtin/train"]
+        assert f"{name}\n" in listed
+    recipe = printed(installed, command, "recipes", "quickstart")
+    assert tomllib.loads(recipe)["data"]["train"] == ["builtin/train"]
 
 
 def test_the_wheel_holds_the_catalogue_and_the_licence(installed: Path) -> None:
@@ -55,10 +53,9 @@ def test_the_wheel_holds_the_catalogue_and_the_licence(installed: Path) -> None:
 
 def test_the_wheel_holds_the_page_of_the_server(installed: Path) -> None:
     code = "from nmtkit.serving.pages import translation_page as page; print(page({}).body.decode())"
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=installed, env=environment)
+    shown = printed(installed, code)
     for name in ("page.html", "page.css", "page.js"):
-        assert (REPOSITORY / "nmtkit" / "serving" / name).read_text(encoding="utf-8") in shown.stdout
+        assert (REPOSITORY / "nmtkit" / "serving" / name).read_text(encoding="utf-8") in shown
 
 
 def test_the_tested_versions_are_within_the_stated_ranges() -> None:

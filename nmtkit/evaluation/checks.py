@@ -31,15 +31,11 @@ class TextFault:
     """Something odd about a text.
 
     Attributes:
-        kind: ``empty``, ``empty_reference``, ``copied_source``, ``wrong_language``, ``reference_is_source``,
-            ``tokenized``, ``not_tokenized``, ``unspaced``, ``unread``, a kind of ``text/leftovers.py``, or
-            ``not_counted`` by a task's own metric.
         what: a description.
         lines: line numbers, from 1.
         advice: what to do.
     """
 
-    kind: str
     what: str
     lines: tuple[int, ...]
     advice: str
@@ -73,8 +69,8 @@ def text_faults(
         DataError: one of TASK_METRICS cannot score a line.
     """
     if (own := task_metric(text, metrics)) is not None:
-        found = [TextFault("not_counted", *own.unscored(references[0], hypotheses, name))]
-        return [fault for fault in found if fault.lines]
+        fault = TextFault(*own.unscored(references[0], hypotheses, name))
+        return [fault] if fault.lines else []
     of_line = list(zip(*references, strict=True))
     rows = list(zip(hypotheses, of_line, sources or [""] * len(hypotheses), strict=True))
     copied = _numbers(
@@ -105,24 +101,21 @@ def text_faults(
     )
     language = target_language or "the language of the reference"
     found = [
-        TextFault("empty", "no translation", empty, "a line was lost, or the model generated nothing"),
-        TextFault("empty_reference", "no reference", blank, "these translations lower the score"),
+        TextFault("no translation", empty, "a line was lost, or the model generated nothing"),
+        TextFault("no reference", blank, "these translations lower the score"),
         TextFault(
-            "empty_reference",
             "an empty reference beside others",
             partly,
             "BLEU and TER count it; copy another reference of the line into it",
         ),
-        TextFault("copied_source", "the source instead of a translation", copied, "see what the model was trained on"),
-        TextFault(
-            "wrong_language", f"not {language}", foreign, "see that it is the right file, and the right direction"
-        ),
+        TextFault("the source instead of a translation", copied, "see what the model was trained on"),
+        TextFault(f"not {language}", foreign, "see that it is the right file, and the right direction"),
     ]
     for lines in references if sources is not None else ():
         equal = _numbers(one.split() == other.split() for one, other in zip(lines, sources or (), strict=True))
         if len(equal) > len(lines) / 2:  # single lines, such as names, may be equal
             advice = "the wrong side of the test set was given"
-            found.append(TextFault("reference_is_source", "the reference is the source", equal, advice))
+            found.append(TextFault("the reference is the source", equal, advice))
     found += _leftovers(hypotheses, references, sources)
     for lines in references:
         # Published references have a few of them.
@@ -135,7 +128,7 @@ def text_faults(
         unread = _numbers(_WORD.search(line) and not re.search("[A-Za-z0-9]", line) for line in references[0])
         if len(unread) > len(references[0]) / 2:
             what = "a reference without ASCII letters and digits, all that ROUGE reads,"
-            found.append(TextFault("unread", what, unread, "use chrf2"))
+            found.append(TextFault(what, unread, "use chrf2"))
     if not is_rouge_only:  # ROUGE ignores punctuation and the language
         faults = [fault for lines in references for fault in _tokenization(hypotheses, lines, text)]
         found += {(fault.what, fault.lines): fault for fault in faults}.values()  # those of the hypotheses once
@@ -144,7 +137,7 @@ def text_faults(
             if len(unspaced) > len(references[0]) / 2:
                 what = "a reference without blanks between words, of which BLEU makes one word (tok:13a)"
                 advice = "state its language: --target-language, or for a run data.target_language, then prepare again"
-                found.append(TextFault("unspaced", what, unspaced, advice))
+                found.append(TextFault(what, unspaced, advice))
     return [fault for fault in found if fault.lines]
 
 
@@ -163,7 +156,7 @@ def _leftovers(
             if what not in expected:
                 found[kind].setdefault(number, what)
     return [
-        TextFault(kind, f"{kind} such as {next(iter(of_lines.values()))}", tuple(of_lines), _ADVICE[kind])
+        TextFault(f"{kind} such as {next(iter(of_lines.values()))}", tuple(of_lines), _ADVICE[kind])
         for kind, of_lines in found.items()
         if of_lines
     ]
@@ -181,21 +174,21 @@ def _tokenization(hypotheses: Sequence[str], reference: Sequence[str], text: str
         advice = "detokenise it; the reference is plain"
         if both:
             advice = 'give --text tokenized, or for a run data.text = "tokenized" in its recipe'
-        return [TextFault("tokenized", "punctuation split off as a tokeniser does", spaced, advice)]
+        return [TextFault("punctuation split off as a tokeniser does", spaced, advice)]
     # Tokenisers leave some periods attached, such as those of abbreviations, so the reference has them as well.
     if text == "tokenized" and len(attached) > tolerated + len(attached_in_reference):
-        return [TextFault("not_tokenized", "punctuation not split off", attached, "tokenise it as the reference is")]
+        return [TextFault("punctuation not split off", attached, "tokenise it as the reference is")]
     if text == "plain" and len(spaced_in_reference) > tolerated:
         advice = "give the plain reference, or tokenise the hypotheses and give --text tokenized"
         what = "a reference with punctuation split off as a tokeniser does"
-        return [TextFault("tokenized", what, spaced_in_reference, advice)]
+        return [TextFault(what, spaced_in_reference, advice)]
     if text == "tokenized" and len(attached_in_reference) > tolerated + len(attached):
         advice = "tokenise it as the hypotheses are"
         what = "a reference with punctuation not split off"
-        return [TextFault("not_tokenized", what, attached_in_reference, advice)]
+        return [TextFault(what, attached_in_reference, advice)]
     if text == "tokenized" and 2 * min(len(attached), len(attached_in_reference)) > len(hypotheses):
         advice = "tokenise both texts, or give --text plain"
-        return [TextFault("not_tokenized", "punctuation not split off, nor in the reference", attached, advice)]
+        return [TextFault("punctuation not split off, nor in the reference", attached, advice)]
     return []
 
 

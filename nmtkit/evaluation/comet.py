@@ -5,13 +5,13 @@ so it is used only where a model is named. This is the only module that imports 
 """
 
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.console import is_telling
 from nmtkit.errors import DataError, in_one_line
 from nmtkit.evaluation.scores import Score
+from nmtkit.versions import release
 
 if TYPE_CHECKING:
     import torch
@@ -56,9 +56,6 @@ class Comet:
             for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
         ]
         found = self._model.predict(samples, batch_size=BATCH_LINES, gpus=self._gpus, progress_bar=is_telling())
-        try:
-            installed = version("unbabel-comet")
-        except PackageNotFoundError:
-            installed = "unknown"
-        score = Score(float(found.system_score), f"nrefs:1|model:{self._name}|unbabel-comet:{installed}")
+        signature = f"nrefs:1|model:{self._name}|unbabel-comet:{release('unbabel-comet')}"
+        score = Score(float(found.system_score), signature)
         return score, [float(score) for score in found.scores]

@@ -130,38 +130,27 @@ def table_two(cost: Mapping[str, Any], scores: Scores, what: str = "this run") -
     for model, *bleu, flops_de, flops_fr in _PAPER_ROWS:
         flops = ["" if value is None else scientific(value) for value in (flops_de, flops_fr)]
         rows.append([model, *("" if value is None else f"{value:g}" for value in bleu), *blank, *flops, *blank])
-    test = cost.get("newstest2014")
-    reached = newstest2014_bleu(pair, scores, test)
+    test, metric = cost.get("newstest2014"), _METRIC_OF_PAIR.get(pair)
+    reached = scores.get(test, {}).get(metric) if test and metric else None
     for how, value in (("the paper's estimate", cost["flops_paper_estimate"]), ("counted", cost["flops"])):
-        shown = f"{reached[0]:.2f}" if reached else ""
+        shown = f"{reached['score']:.2f}" if reached else ""
         cells = [shown if other == pair else "" for other in pairs]
         cells += [scientific(value) if other == pair else "" for other in pairs]
         rows.append([f"{cost.get('run', 'this run')}, {how}", *cells])
     notes = ["The paper's estimate is time x devices x sustained FLOP/s; counted are matrix products of real tokens."]
     others = [
-        f"{name} {entry['score']:.2f} ({metric})"
+        f"{name} {entry['score']:.2f} ({other})"
         for name, entries in scores.items()
-        for metric, entry in entries.items()
-        if metric in ("bleu-tokenized", "sacrebleu")
+        for other, entry in entries.items()
+        if other in ("bleu-tokenized", "sacrebleu")
     ]
     if reached is not None:
-        notes.append(f"BLEU of this run: {reached[1]} on newstest2014.")
+        notes.append(f"BLEU of this run: {metric} on newstest2014.")
     elif others:
         on = "text other than the paper's newstest2014" if test is None else "languages or metrics not in the paper"
         notes.append(f"BLEU of this run, on {on}: {', '.join(others)}.")
     columns = ["model", *(f"BLEU {name}" for name in names), *(f"FLOPs {name}" for name in names)]
     return [Table(f"The paper's Table 2, and {what}", columns, rows, notes)]
-
-
-def newstest2014_bleu(pair: tuple[str, str], scores: Scores, name: str | None) -> tuple[float, str] | None:
-    """Return a run's BLEU of newstest2014 in the metric that is comparable to the paper's, and that metric's name.
-
-    Args:
-        name: name of the test set that is newstest2014; None: none is.
-    """
-    metric = _METRIC_OF_PAIR.get(pair)
-    entry = scores.get(name, {}).get(metric) if metric and name else None
-    return (float(entry["score"]), str(metric)) if entry is not None else None
 
 
 def prediction_table(predicted: Mapping[str, Any]) -> Table:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from nmtkit.errors import DataError
 from nmtkit.tasks.task import TaskMetric
 from nmtkit.text.vocabulary import label_of
-from nmtkit.versions import release
 
 MOST_CLASSES = 1000
 """More are refused: the counts of each line are three numbers per class."""
@@ -22,16 +21,7 @@ _CONSTANT = 1e-6
 """Variances below this share of the mean square are rounding errors of resampled sums, which are float32."""
 
 
-class _Metric(TaskMetric):
-    """A metric whose scores are all functions of the sums of counts."""
-
-    def scores(self, reference: Sequence[str], hypotheses: Sequence[str]) -> dict[str, tuple[float, str, str]]:
-        sums = [math.fsum(column) for column in zip(*self.counts(reference, hypotheses), strict=True)]
-        signature = f"{self.signature(reference)}|version:nmtkit-{release()}"
-        return {name: (self.value(name, sums), signature, "") for name in self.tested_on(reference)}
-
-
-class LabelMetric(_Metric):
+class LabelMetric(TaskMetric):
     """Labels, compared as text with single blanks, as training reads them.
 
     The classes are the labels of the reference. Other labels are wrong; for `matthews` they are one class more. A class
@@ -105,7 +95,7 @@ class LabelMetric(_Metric):
         return what, tuple(other), "they count as wrong; see that both files name the classes alike"
 
 
-class NumberMetric(_Metric):
+class NumberMetric(TaskMetric):
     """Numbers, one per line, compared by correlation; it is 0 where either side is constant.
 
     Resampling takes lines' ranks (the mean rank of equal numbers) from the whole text, not again from each resample.

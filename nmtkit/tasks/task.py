@@ -6,6 +6,7 @@
 No other module depends on the kind of work. docs/architecture.md shows how to add a task.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -15,6 +16,7 @@ from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.errors import ModelError
 from nmtkit.lines import refuse_binary, refuse_carriage_returns
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.versions import release
 
 if TYPE_CHECKING:  # exports are used without torch, which takes seconds to import
     import torch
@@ -75,7 +77,10 @@ class TaskMetric(Protocol):
     comparable_to: Mapping[str, str]
 
     def scores(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> dict[str, tuple[float, str, str]]:
-        """Return all scores of a text: score, signature, and details or ""."""
+        """Return all scores of a text: score, signature, and details or ""; by default the tested ones."""
+        sums = [math.fsum(column) for column in zip(*self.counts(reference, hypotheses), strict=True)]
+        signature = f"{self.signature(reference)}|version:nmtkit-{release()}"
+        return {name: (self.value(name, sums), signature, "") for name in self.tested_on(reference)}
 
     def counts(self, reference: Sequence[str], hypotheses: Sequence[str], /) -> Sequence[Sequence[int | float]]:
         """Return the counts of each line; the tested scores are functions of their sums."""

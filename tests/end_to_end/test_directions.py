@@ -2,12 +2,12 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmtkit.config.recipe import load_recipe
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
@@ -17,32 +17,25 @@ from nmtkit.evaluation.metrics import score
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.lines import read_lines
 from nmtkit.pipeline import RunResult
-from nmtkit.pipeline import run as run_all
 from nmtkit.reports.run_facts import example_pair, read_run
 from nmtkit.run import Run
-from tests.conftest import run_command
+from tests.conftest import TINY_MODEL, finished_run, run_command
 
 WORDS = ["ba", "do", "gi", "ku", "le", "mo"]
-RECIPE = """
+RECIPE = f"""
 [data]
 source_language = "en"
 vocab_size = 80
 train = [
-  { source = "a.en", target = "a.de", target_language = "de" },
-  { source = "b.en", target = "b.fr", target_language = "fr" },
+  {{ source = "a.en", target = "a.de", target_language = "de" }},
+  {{ source = "b.en", target = "b.fr", target_language = "fr" }},
 ]
 valid = 21
 test = [
-  { source = "t.en", target = "t.de", target_language = "de" },
-  { source = "t.en", target = "t.fr", target_language = "fr" },
+  {{ source = "t.en", target = "t.de", target_language = "de" }},
+  {{ source = "t.en", target = "t.fr", target_language = "fr" }},
 ]
-[model]
-encoder_layers = 1
-decoder_layers = 1
-d_model = 16
-d_ff = 32
-num_heads = 2
-[training]
+{TINY_MODEL}[training]
 precision = "float32"
 tokens_per_update = 600
 max_steps = 12
@@ -65,9 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for code, text in texts.items():
             (folder / f"{name}.{code}").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
     (folder / "many.toml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(str(folder / "many.toml"))
-    assert run_all(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
-    return folder / "run"
+    return finished_run(folder / "many.toml", folder / "run")
 
 
 def test_scores_are_per_direction_and_on_average(run: Path) -> None:
@@ -192,15 +183,9 @@ def test_report_card_cost_and_comparison_know_the_languages(run: Path, tmp_path:
     assert "A translation model from `en` to `de`, `fr`" in (run / "card.md").read_text(encoding="utf-8")
     assert read_json(run / "cost.json")["target_language"] == "mul"
     (tmp_path / "other").symlink_to(run)
-    other = Run(tmp_path / "other")
     with pytest.raises(DataError, match="the same run is given twice"):
-        compare_runs([run, other.folder])
-    copied = tmp_path / "copied"
-    copied.mkdir()
-    for path in run.rglob("*"):
-        if path.is_file():
-            (copied / path.relative_to(run)).parent.mkdir(parents=True, exist_ok=True)
-            (copied / path.relative_to(run)).write_bytes(path.read_bytes())
+        compare_runs([run, tmp_path / "other"])
+    copied = shutil.copytree(run, tmp_path / "copied")
     compared = compare_runs([run, copied], trials=10)
     assert set(compared.scores) == {"t.en-de", "t.en-fr"}
     assert "text:moses-fr" in compared.scores["t.en-fr"]["bleu-tokenized"]["copied"].signature

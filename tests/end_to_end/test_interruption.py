@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,39 +11,33 @@ import pytest
 import torch
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import NmtkitError
 from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, read_json_lines
+from nmtkit.model_folder import step_of
+from nmtkit.run import Run
 from nmtkit.training import reporting
 from nmtkit.training.session import train
-from tests.conftest import TinyProject, contents, num_reports, write_corpus
-from tests.forked import Forked, run_forked
+from tests.conftest import TinyProject, contents, determined, metrics_without_time, num_reports, prepared_project
+from tests.forked import Forked, run_forked, wait_until
 
 STEPS = 40
-DETERMINED = ("loss", "nll", "learning_rate", "gradient_norm", "target_tokens", "flops", "padding", "epoch")
-DETERMINED += ("flops_attention", "flops_padding")
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
-    folder = tmp_path_factory.mktemp("project")
-    write_corpus(folder, train=500, valid=20)
-    (folder / "mine.toml").write_text(
-        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
-        'train = [{ source = "train.en", target = "train.de" }]\n'
-        'valid = [{ source = "valid.en", target = "valid.de" }]\n'
+    return prepared_project(
+        tmp_path_factory.mktemp("project"),
         "[model]\nencoder_layers = 2\ndecoder_layers = 2\nd_model = 64\nd_ff = 256\nnum_heads = 4\n"
         "dropout = 0.2\nattention_dropout = 0.1\nffn_dropout = 0.1\n"
         "[training]\nprecision = 'float32'\n"
         "tokens_per_update = 1500\ntokens_per_pass = 600\nwarmup_steps = 10\ngradient_clip_norm = 1.0\n"
         f"max_steps = {STEPS}\nreport_every_steps = 1\nvalidate_every_steps = 4\nvalidate_bleu = false\n"
         "checkpoint_every_steps = 5\nkeep_last = 100\n",
-        encoding="utf-8",
+        train=500,
+        valid=20,
     )
-    prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
-    return TinyProject(folder / "mine.toml", folder / "run")
 
 
 @pytest.fixture(scope="module")
@@ -68,30 +61,11 @@ def run(stopped: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def weights(run: Path) -> dict[str, bytes]:
-    return {path.parent.name: path.read_bytes() for path in run.glob("checkpoints/*/model.safetensors")}
-
-
 def determined_metrics(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run without those that depend on time and machine, and without what only its end has added."""
-    lines = [line for line in read_json_lines(run / "metrics.jsonl") if line.get("end") != "line"]
-    scores = ("valid_nll", "valid_perplexity")
-    return [
-        {key: line[key] for key in ("step", *DETERMINED, *(() if "end" in line else scores)) if key in line}
-        for line in lines
-    ]
-
-
-def wait_for(process: Forked, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not is_so():
-        assert time.monotonic() < deadline
-        assert process.poll() is None, "ended too early to be interrupted"
-        time.sleep(0.005)
+    added = ("end", "valid_nll", "valid_perplexity", "valid_bleu", "samples")
+    lines = [line for line in metrics_without_time(run) if line.get("end") != "line"]
+    return [{key: line[key] for key in line if key not in added or "end" not in line} for line in lines]
 
 
 def interrupt(command: list[str], number: signal.Signals, is_time: Callable[[], bool], folder: Path) -> tuple[int, str]:
@@ -99,7 +73,7 @@ def interrupt(command: list[str], number: signal.Signals, is_time: Callable[[], 
     out, err = folder / "out", folder / "err"
     err.unlink(missing_ok=True)
     with Forked(*command, out=out, err=err) as process:
-        wait_for(process, is_time)
+        wait_until(is_time, process)
         process.send_signal(number)
         code = process.wait()
     assert out.read_bytes() == b""
@@ -118,10 +92,10 @@ class Interrupted:
     def note(self, code: int, message: str) -> None:
         self.codes.append(code)
         self.messages.append(message)
-        saves = [int(name.removeprefix("step-")) for name in names(self.run / "resume") if TEMPORARY_MARK not in name]
-        state = read_json(self.run / "resume" / f"step-{max(saves):08d}" / "state.json")
+        last = Run(self.run).resume_states()[-1]
         # A signal in a validation stops the run before the report of its update.
-        self.saved_at.append((num_reports(self.run) + (state["unfinished"] is not None), max(saves)))
+        is_unfinished = read_json(last / "state.json")["unfinished"] is not None
+        self.saved_at.append((num_reports(self.run) + is_unfinished, step_of(last)))
 
 
 @pytest.fixture(scope="module")
@@ -154,32 +128,18 @@ class TestSignals:
         assert f"resuming training at update {saved + 1}" in interrupted.messages[3]
         assert "nothing to do" in interrupted.messages[4]
 
-    def test_weights_and_optimizer_are_the_same_bit_for_bit_with_dropout_on(
+    def test_weights_optimizer_counters_and_reports_are_the_same_bit_for_bit_with_dropout_on(
         self, interrupted: Interrupted, uninterrupted: Path
     ) -> None:
-        expected = weights(uninterrupted)
-        assert sorted(expected) == [f"step-{step:08d}" for step in range(5, STEPS + 1, 5)]
-        assert weights(interrupted.run) == expected
-        assert len(set(expected.values())) == len(expected)
-        for name in ("weights.safetensors", "optimizer.safetensors"):
-            place = Path("resume") / f"step-{STEPS:08d}" / name
-            assert (interrupted.run / place).read_bytes() == (uninterrupted / place).read_bytes()
+        expected = determined(uninterrupted)
+        assert [line["step"] for line in expected["metrics"]] == list(range(1, STEPS + 1))
+        assert sum("valid_nll" in line for line in expected["metrics"]) == STEPS // 4
+        assert expected["metrics"][-1]["epoch"] > 1
+        weights = [expected[f"checkpoints/step-{step:08d}/model.safetensors"] for step in range(5, STEPS + 1, 5)]
+        assert len(set(weights)) == len(weights)
+        assert f"resume/step-{STEPS:08d}/optimizer.safetensors" in expected
+        assert determined(interrupted.run) == expected
         assert [path for path in interrupted.run.rglob("*") if TEMPORARY_MARK in path.name] == []
-
-    def test_reports_position_counters_and_best_score_are_the_same(
-        self, interrupted: Interrupted, uninterrupted: Path
-    ) -> None:
-        expected = determined_metrics(uninterrupted)
-        assert [line["step"] for line in expected] == list(range(1, STEPS + 1))
-        assert sum("valid_nll" in line for line in expected) == STEPS // 4
-        assert determined_metrics(interrupted.run) == expected
-        states = []
-        for run in (interrupted.run, uninterrupted):
-            progress = read_json(run / "resume" / f"step-{STEPS:08d}" / "state.json")["progress"]
-            states.append({key: value for key, value in progress.items() if "seconds" not in key})
-        assert states[0] == states[1]
-        assert states[0]["step"] == STEPS
-        assert states[0]["epoch"] > 1
 
 
 class TestGoingOn:
@@ -241,7 +201,8 @@ class TestFullDisk:
         assert [name for name in after if TEMPORARY_MARK in name] == []
 
         assert project.train(run, "training.max_steps=10").step == 10
-        assert weights(run)["step-00000010"] == weights(uninterrupted)["step-00000010"]
+        weights = "checkpoints/step-00000010/model.safetensors"
+        assert (run / weights).read_bytes() == (uninterrupted / weights).read_bytes()
         assert determined_metrics(run) == determined_metrics(uninterrupted)[:10]
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.data.prepare import prepare
 from nmtkit.decoding.formats import line_status
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.files import sha256_of
-from nmtkit.json_toml import read_json, write_json
+from nmtkit.json_toml import read_json
 from nmtkit.training.averaging import average, choose_checkpoints
 from nmtkit.training.resume import lengths_seen
-from tests.conftest import train_run
+from tests.conftest import prepared, train_run
+from tests.export.foreign_folders import changed_json
 
 WORDS = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"]
 RECIPE = (
@@ -94,19 +94,15 @@ def test_prepare_counts_lines_of_several_sentences_by_the_rules_of_the_language(
     recipe = recipe.replace('target_language = "de"', 'target_language = "en"')
     recipe = recipe.replace('source_language = "en"', 'source_language = "de"')
     (tmp_path / "mine.toml").write_text(recipe)
-    manifest = prepare(load_recipe(str(tmp_path / "mine.toml")), tmp_path / "run", workers=1).manifest
-    assert manifest["training_lengths"]["multi_sentence_share"] == 0.5
+    _, of_run = prepared(tmp_path / "mine.toml", tmp_path / "run")
+    assert read_json(of_run.manifest)["training_lengths"]["multi_sentence_share"] == 0.5
 
 
 def test_a_model_folder_without_lengths_translates_single_sentences(run: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    shutil.copytree(run / "averaged", old)
-    description = read_json(old / "model.json")
-    del description["training_lengths"]
-    write_json(old / "model.json", description)
-    provenance = read_json(old / "provenance.json")
-    provenance["files"]["model.json"] = sha256_of(old / "model.json")
-    write_json(old / "provenance.json", provenance)
+    old = Path(shutil.copytree(run / "averaged", tmp_path / "old"))
+    changed_json(old / "model.json", training_lengths=None)
+    files = read_json(old / "provenance.json")["files"]
+    changed_json(old / "provenance.json", files={**files, "model.json": sha256_of(old / "model.json")})
     translator = Translator.load(old)
     assert translator.lengths is None
     line = " ".join(sentences(10, 8, 9, seed=4))

@@ -4,39 +4,31 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Union
 
 import pytest
 
 import nmtkit
-from nmtkit.config.recipe import load_recipe
-from nmtkit.data.prepare import prepare
-from nmtkit.json_toml import read_json, read_json_lines
-from tests.conftest import TinyProject, num_reports, write_corpus
-from tests.forked import Forked, free_port, is_running
+from nmtkit.json_toml import read_json
+from tests.conftest import TINY_MODEL, TinyProject, determined, metrics_without_time, num_reports, prepared_project
+from tests.forked import Forked, free_port, is_running, wait_until
 
 STEPS = 60
-DETERMINED = ("step", "epoch", "loss", "nll", "gradient_norm", "target_tokens", "flops")
 Started = Union[Forked, "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
-    folder = tmp_path_factory.mktemp("project")
-    write_corpus(folder, train=300, test=10)
-    (folder / "mine.toml").write_text(
-        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
-        'train = [{ source = "train.en", target = "train.de" }]\n'
-        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\ndropout = 0.2\n"
+    return prepared_project(
+        tmp_path_factory.mktemp("project"),
+        f"{TINY_MODEL}dropout = 0.2\n[decoding]\naverage_last = 2\n"
         "[training]\nprecision = 'float32'\ntokens_per_update = 400\ntokens_per_pass = 120\nwarmup_steps = 10\n"
         f"max_steps = {STEPS}\nreport_every_steps = 1\ncheckpoint_every_steps = 10\nkeep_last = 5\n",
-        encoding="utf-8",
+        train=300,
+        test=10,
     )
-    prepare(load_recipe(str(folder / "mine.toml")), folder / "run", workers=1)
-    return TinyProject(folder / "mine.toml", folder / "run")
 
 
 def environment() -> dict[str, str]:
@@ -53,26 +45,10 @@ def start_launcher(arguments: Sequence[str], log: Path) -> "subprocess.Popen[byt
         return subprocess.Popen([sys.executable, "-m", *arguments], env=environment(), stdout=file, stderr=file)
 
 
-def wait_until(is_so: Callable[[], bool], *processes: Started, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        assert all(process.poll() is None for process in processes), "ended too early"
-        time.sleep(0.005)
-
-
 def workers_of(process: Started) -> list[int]:
     """The processes that one has started, in the order of their ranks."""
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(pid) for pid in found if b"nmtkit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def saved(run: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in run.glob(f"resume/step-{STEPS:08d}/*.safetensors")}
-
-
-def metrics(run: Path) -> list[dict[str, object]]:
-    return [{key: line[key] for key in DETERMINED} for line in read_json_lines(run / "metrics.jsonl")]
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +59,8 @@ def uninterrupted(project: TinyProject, tmp_path_factory: pytest.TempPathFactory
     command = project.command(run, "--processes", "2")
     process = start(command, folder / "log")
     assert process.wait(300) == 0, (folder / "log").read_text()
-    assert len(saved(run)) == 2
+    assert [line["step"] for line in metrics_without_time(run)] == list(range(1, STEPS + 1))
     return run
-
-
-def assert_same_run(run: Path, uninterrupted: Path) -> None:
-    assert [line["step"] for line in metrics(run)] == list(range(1, STEPS + 1))
-    assert metrics(run) == metrics(uninterrupted)
-    assert saved(run) == saved(uninterrupted)
 
 
 def test_a_killed_process_is_named_and_the_others_end(project: TinyProject, tmp_path: Path) -> None:
@@ -141,7 +111,7 @@ def test_after_a_process_was_killed_the_same_command_goes_on_to_the_same_paramet
         assert process.wait(300) == 0, log.read_text()
     assert f"error: process {victim} of 2 was killed by SIGKILL" in log.read_text()
     assert "up to 120 tokens, kept from earlier in this run" in log.read_text()
-    assert_same_run(run, uninterrupted)
+    assert determined(run) == determined(uninterrupted)
 
 
 @pytest.mark.slow
@@ -159,10 +129,7 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
     project: TinyProject, tmp_path: Path
 ) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    test = project.recipe.parent / "test"
-    settings = [f"data.test=[{{ source = '{test}.en', target = '{test}.de' }}]", "decoding.average_last=2"]
-    arguments = project.command(run, "--processes", "2", *(word for each in settings for word in ("--set", each)))
-    command = ["run", *arguments[1:]]
+    command = ["run", *project.command(run, "--processes", "2")[1:]]
     with start([*command, "--set", "training.max_steps=1000000"], log) as process:
         wait_until(lambda: num_reports(run) > 5, process)
         process.send_signal(signal.SIGTERM)
@@ -176,7 +143,7 @@ def test_run_leaves_the_training_to_several_processes_and_the_other_steps_to_one
     for step in ("1/5 prepare", "2/5 train", "3/5 average", "4/5 translate", "5/5 score"):
         assert log.read_text().count(step) == (2 if step < "3" else 1)
     assert log.read_text().count("resuming training at update") == 1
-    assert [line["step"] for line in metrics(run)] == list(range(1, end + 1))
+    assert [line["step"] for line in metrics_without_time(run)] == list(range(1, end + 1))
     assert read_json(run / "checkpoints" / f"step-{end - 10:08d}" / "provenance.json")["processes"] == 2
     assert (run / "translations" / "test.txt").read_bytes().count(b"\n") == 10
     assert read_json(run / "scores.json")["test"]["sacrebleu"]
@@ -216,7 +183,7 @@ def test_a_process_killed_under_torchrun_leads_to_a_resume_and_the_same_paramete
     assert "Traceback" not in log.read_text()
     if victim == 1:
         assert "error: process 1 of 2 answers no more" in log.read_text()
-    assert_same_run(run, uninterrupted)
+    assert determined(run) == determined(uninterrupted)
 
 
 @pytest.mark.slow
@@ -237,7 +204,7 @@ def test_two_hosts_on_loopback_make_the_same_run_though_a_process_of_one_is_kill
     assert codes == [0, 0], text
     assert "resuming training at update" in text
     assert "Traceback" not in text
-    assert_same_run(run, uninterrupted)
+    assert determined(run) == determined(uninterrupted)
 
 
 @pytest.mark.slow
@@ -249,4 +216,4 @@ def test_accelerate_launch_starts_the_same_run(project: TinyProject, uninterrupt
     with start_launcher(command, log) as process:
         assert process.wait(300) == 0, log.read_text()
     assert "2 x cpu" in log.read_text()
-    assert_same_run(run, uninterrupted)
+    assert determined(run) == determined(uninterrupted)

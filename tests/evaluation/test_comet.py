@@ -26,18 +26,9 @@ class StandIn:
         self.asked: list[dict[str, Any]] = []
 
     def predict(
-        self,
-        samples: list[dict[str, str]],
-        batch_size: int = 16,
-        gpus: int = 1,
-        devices: list[int] | str | int | None = None,
-        mc_dropout: int = 0,
-        progress_bar: bool = True,
-        accelerator: str = "auto",
-        num_workers: int | None = None,
-        length_batching: bool = True,
+        self, samples: list[dict[str, str]], batch_size: int = 16, gpus: int = 1, progress_bar: bool = True
     ) -> SimpleNamespace:
-        self.asked.append({"samples": samples, "batch_size": batch_size, "gpus": gpus, "progress_bar": progress_bar})
+        self.asked.append({"samples": samples, "gpus": gpus})
         scores = [len({*one["mt"].split()} & {*one["ref"].split()}) / 10 for one in samples]
         return SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
 
@@ -47,14 +38,12 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
     """The library as it is where it is installed; gives the models that were loaded."""
     loaded: list[StandIn] = []
 
-    def download_model(model: str, saving_directory: Any = None, local_files_only: bool = False) -> str:
+    def download_model(model: str) -> str:
         if model != MODEL:
             raise KeyError(f"Model '{model}' not supported by COMET.")
         return "/cache/checkpoints/model.ckpt"
 
-    def load_from_checkpoint(
-        checkpoint_path: str, reload_hparams: bool = False, strict: bool = False, local_files_only: bool = False
-    ) -> StandIn:
+    def load_from_checkpoint(checkpoint_path: str) -> StandIn:
         loaded.append(StandIn(checkpoint_path))
         return loaded[-1]
 
@@ -85,7 +74,7 @@ def test_scores_of_lines_and_system_are_those_of_the_library(library: list[Stand
 
 
 def test_the_installed_version_stands_in_the_signature(library: list[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmtkit.evaluation.comet.version", lambda name: {"unbabel-comet": "2.2.7"}[name])
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"unbabel-comet": "2.2.7"}[name])
     of_system, _ = Comet(MODEL, torch.device("cpu")).score(*three("a", "b"))
     assert of_system.signature == f"nrefs:1|model:{MODEL}|unbabel-comet:2.2.7"
     assert scores_as_json({"comet": of_system})["comet"] == {"score": 0.0, "signature": of_system.signature}

@@ -99,17 +99,17 @@ class TestSentencesThatDoNotCount:
         assert line == 2
         return found.all, text
 
-    def test_another_number_of_words_is_an_error(self) -> None:
-        total, text = self.remark("(S (NN a) (NN b))", "(S (NN a))")
-        assert (total.errors, total.skipped, text) == (1, 0, "length unmatch (2|1)")
-
-    def test_a_tag_of_punctuation_on_one_side_alone_is_an_error_of_length(self) -> None:
-        total, text = self.remark("(S (NN a) (POS '))", "(S (NN a) ('' '))")
-        assert (total.errors, text) == (1, "length unmatch (2|1)")
-
-    def test_another_word_is_an_error(self) -> None:
-        total, text = self.remark("(S (NN a) (NN b))", "(S (NN a) (NN c))")
-        assert (total.errors, text) == (1, "words unmatch (b|c)")
+    @pytest.mark.parametrize(
+        ("gold", "test", "told"),
+        [
+            ("(S (NN a) (NN b))", "(S (NN a))", "length unmatch (2|1)"),
+            ("(S (NN a) (POS '))", "(S (NN a) ('' '))", "length unmatch (2|1)"),  # a tag of punctuation
+            ("(S (NN a) (NN b))", "(S (NN a) (NN c))", "words unmatch (b|c)"),
+        ],
+    )
+    def test_other_words_are_an_error(self, gold: str, test: str, told: str) -> None:
+        total, text = self.remark(gold, test)
+        assert (total.errors, total.skipped, text) == (1, 0, told)
 
     def test_another_sign_of_punctuation_is_none(self) -> None:
         assert evaluate(["(S (NN a) (. !))"], ["(S (NN a) (. ?))"]).all.f1 == 100
@@ -289,13 +289,14 @@ def test_a_sentence_has_scores_by_itself_and_none_where_it_does_not_count() -> N
     assert scorer.sentence_quality(parses) == ("evalb-f1", [pytest.approx(500 / 6), 0, 0])
 
 
-def test_evalb_has_one_gold_tree_a_line() -> None:
-    with pytest.raises(DataError, match="evalb compares with one reference per line; give a single reference"):
-        Scorer([[GOLD], [GOLD]], target_language=None, text="plain").score([GOLD], ["evalb"])
-
-
-def test_evalb_is_asked_for_alone() -> None:
-    with pytest.raises(DataError, match="evalb cannot be combined with other metrics; give it as the only metric"):
-        score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb", "chrf2"])
-    with pytest.raises(DataError, match="evalb-f1 is one of the scores of evalb: give --metric evalb"):
-        score([GOLD], [GOLD], target_language="en", text="plain", metrics=["evalb-f1"])
+@pytest.mark.parametrize(
+    ("count", "metrics", "told"),
+    [
+        (2, ["evalb"], "evalb compares with one reference per line; give a single reference"),
+        (1, ["evalb", "chrf2"], "evalb cannot be combined with other metrics; give it as the only metric"),
+        (1, ["evalb-f1"], "evalb-f1 is one of the scores of evalb: give --metric evalb"),
+    ],
+)
+def test_evalb_is_asked_for_alone_with_one_gold_tree_a_line(count: int, metrics: list[str], told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        Scorer([[GOLD]] * count, target_language="en", text="plain").score([GOLD], metrics)

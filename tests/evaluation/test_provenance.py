@@ -53,15 +53,12 @@ def run(tmp_path: Path) -> Path:
 
 def note(run: Path, model: str = "averaged", **changes: Any) -> None:
     """Records how the translation was made."""
-    Run(run).record_translation(
-        "news",
-        {
-            "model_sha256": sha256_of(run / model / "model.safetensors"),
-            "source_sha256": sha256_of(run / "data/test/news.source.txt"),
-            "decoding": RECIPE.decoding.model_dump(mode="json"),
-            **changes,
-        },
-    )
+    made_from = {
+        "model_sha256": sha256_of(run / model / "model.safetensors"),
+        "source_sha256": sha256_of(run / "data/test/news.source.txt"),
+        "decoding": RECIPE.decoding.model_dump(mode="json"),
+    }
+    Run(run).record_translation("news", {**made_from, **changes})
 
 
 def found(run: Path, recipe: Recipe = RECIPE) -> list[str]:

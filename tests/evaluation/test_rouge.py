@@ -168,6 +168,6 @@ def test_rouge_is_computed_only_by_name_and_of_any_text_in_latin_letters() -> No
 def test_tabs_between_sentences_and_punctuation_are_no_fault_of_summaries() -> None:
     lines = ["The mayor spoke.\tNobody listened."] * 5
     split = [line.replace(".", " .") for line in lines]
-    for hypotheses, names, kinds in ((lines, None, []), (split, NAMES, []), (split, [*NAMES, "ter"], ["tokenized"])):
+    for hypotheses, names, count in ((lines, None, 0), (split, NAMES, 0), (split, [*NAMES, "ter"], 1)):
         faults = text_faults(hypotheses, [lines], sources=None, target_language="en", text="plain", metrics=names)
-        assert [fault.kind for fault in faults] == kinds
+        assert [fault.what for fault in faults] == ["punctuation split off as a tokeniser does"] * count

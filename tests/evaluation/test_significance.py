@@ -43,30 +43,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / name) for name in TEXTS}
 
 
-def of_the_command_line(*arguments: str) -> str:
-    command = [sys.executable, "-m", "sacrebleu", *arguments, "--quiet", "--width", "10", "--no-color"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8").stdout
-
-
 CELL = re.compile(r"([\d.]+)(?: \(([\d.]+) ± ([\d.]+)\))?(?: \(p = ([\d.]+)\))?")
 
 
 def table_of_the_command_line(*arguments: str) -> tuple[list[dict[str, list[float | None]]], list[str]]:
     """For each system of a paired test score, mean, half width and p-value by metric; and the signatures."""
     # as LaTeX, since its JSON fails on what chrF and TER give it (float32)
-    lines = of_the_command_line(*arguments, "--format", "latex").split("\n")
+    command = [sys.executable, "-m", "sacrebleu", *arguments, "--quiet", "--width", "10", "--format", "latex"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
+    lines = done.stdout.split("\n")
     header, *rows = [line.rstrip("\\ ").split(" & ") for line in lines if " & " in line]
     names = [cell.split()[0] for cell in header[1:]]
     found = []
     for row in rows:
-        cells = [CELL.search(cell) for cell in row[1:]]
-        found.append(
-            {
-                name: [None if value is None else float(value) for value in cell.groups()]
-                for name, cell in zip(names, cells, strict=True)
-                if cell is not None
-            }
-        )
+        cells = [CELL.search(cell).groups() for cell in row[1:]]  # type: ignore[union-attr]
+        values = [[None if value is None else float(value) for value in cell] for cell in cells]
+        found.append(dict(zip(names, values, strict=True)))
     return found, [line.split()[-1] for line in lines if line.startswith(" - ") and "|version:" in line]
 
 

@@ -42,23 +42,21 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A small project: corpora, a recipe, and a run that is prepared, trained, averaged, scored and exported."""
-    from tests.conftest import write_corpus
+    from tests.conftest import TINY_MODEL, write_project
     from tests.export.foreign_folders import write_marian
     from tests.export.test_openai_gpt import write_theirs
 
     folder = tmp_path_factory.mktemp("hostile") / "base"
     folder.mkdir()
-    write_corpus(folder, train=120, valid=12, test=10)
-    (folder / "tiny.toml").write_text(
-        '[data]\nsource_language = "en"\ntarget_language = "de"\nvocab_size = 90\n'
-        'train = [{ source = "train.en", target = "train.de" }]\n'
-        'valid = [{ source = "valid.en", target = "valid.de" }]\n'
-        'test = [{ source = "test.en", target = "test.de" }]\n'
-        "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
-        "[training]\ntokens_per_update = 450\ntokens_per_pass = 150\nwarmup_steps = 10\nmax_steps = 12\n"
+    write_project(
+        folder,
+        f"{TINY_MODEL}[training]\ntokens_per_update = 450\ntokens_per_pass = 150\nwarmup_steps = 10\nmax_steps = 12\n"
         "report_every_steps = 3\nvalidate_every_steps = 5\ncheckpoint_every_steps = 4\nkeep_last = 2\n"
         "[decoding]\naverage_last = 2\nbeam = 2\nmax_length = 30\n",
-        encoding="utf-8",
+        "tiny.toml",
+        train=120,
+        valid=12,
+        test=10,
     )
     decoder = (
         "[training]\nmax_steps = 2\nsequences_per_update = 8\nvalidate_bleu = false\n[decoding]\naverage_last = 1\n"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import accuracy_score
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,15 +28,18 @@ from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
+from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.cost import training_cost
+from nmtkit.evaluation.significance import mcnemar
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.json_toml import read_json
+from nmtkit.lines import write_lines
 from nmtkit.model.decoder_only import DecoderOnly, build_model, count_parameters
 from nmtkit.model.flops import TRAINING_FACTOR, forward_flops
 from nmtkit.model_folder import load_model
-from nmtkit.pipeline import run as run_recipe
+from nmtkit.pipeline import score_run
 from nmtkit.reports.card import card
-from nmtkit.reports.run_facts import example_pair, read_run
+from nmtkit.reports.run_facts import example_pair, read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.known import task_of
@@ -44,8 +48,7 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loop import micro_batch_size, padded_tokens, real_tokens
 from nmtkit.training.loss import label_loss
 from nmtkit.training.resume import verify_resume
-from nmtkit.training.session import train
-from tests.conftest import message_of, run_command, run_with_streams
+from tests.conftest import finished_run, message_of, prepared, run_command, run_with_streams, train_run
 from tests.decoding.models import TEXT, WithoutFloat64, data_config, model_for
 
 RECIPE = (
@@ -117,9 +120,11 @@ def write_project(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labels")
-    recipe = load_recipe(write_project(folder))
-    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
-    return folder / "run"
+    return finished_run(write_project(folder), folder / "run")
+
+
+def data_of(run: Run, part: str = "train") -> LabelData:
+    return LabelData(run.data / part, run.tokenizer())
 
 
 def right_share(run: Path) -> float:
@@ -130,17 +135,16 @@ def right_share(run: Path) -> float:
 def test_labels_of_texts_are_learned(trained: Path) -> None:
     assert right_share(trained) > 0.9
     assert Run(trained).tokenizer().labels == ("no", "yes")
-    scores = json.loads(Run(trained).scores.read_text(encoding="utf-8"))["test"]
+    scores = read_json(Run(trained).scores)["test"]
     assert scores["accuracy"]["score"] == pytest.approx(100 * right_share(trained))
 
 
 @pytest.mark.parametrize(("task", "steps"), [("pair-label", 150), ("similarity", 200), ("choice", 120)])
 def test_labels_of_several_texts_are_learned(tmp_path: Path, task: str, steps: int) -> None:
-    recipe = load_recipe(write_project(tmp_path, task, steps=steps))
-    run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
-    assert right_share(tmp_path / "run") > 0.85
-    classifier = Classifier.load([tmp_path / "run"], "cpu")
-    sources, _, found = Run(tmp_path / "run").read_translated("test")
+    run = finished_run(write_project(tmp_path, task, steps=steps), tmp_path / "run")
+    assert right_share(run) > 0.85
+    classifier = Classifier.load([run], "cpu")
+    sources, _, found = Run(run).read_translated("test")
     results = [best for best, *_ in classifier.translations(sources, TranslationRequest())]
     assert [best.text for best in results] == found
     for source, best in zip(sources, results, strict=True):
@@ -159,14 +163,12 @@ def test_numbers_are_learned_by_regression(tmp_path: Path, middle: float, unit: 
         text, number = of_number(rng)
         return text, f"{middle + unit * float(number):.12g}"
 
-    path = write_project(tmp_path, "label", scaled, 200)
-    recipe = load_recipe(path, ["data.label_type=number"])
-    run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
-    _, labels, found = Run(tmp_path / "run").read_translated("test")
+    run = Run(finished_run(write_project(tmp_path, "label", scaled, 200), tmp_path / "run", "data.label_type=number"))
+    _, labels, found = run.read_translated("test")
     expected, given = np.array(labels, float), np.array(found, float)
     assert np.corrcoef(expected, given)[0, 1] > 0.9
     assert np.abs(expected - given).mean() < 0.4 * unit
-    scores = json.loads(Run(tmp_path / "run").scores.read_text(encoding="utf-8"))["test"]
+    scores = read_json(run.scores)["test"]
     assert scores["pearson"]["score"] == pytest.approx(100 * np.corrcoef(expected, given)[0, 1])
 
 
@@ -174,10 +176,9 @@ def test_sequences_have_the_added_entries_and_an_equal_share_for_each_field(tmp_
     tokenizers = {}
     for task in EXAMPLE_OF:
         (tmp_path / task).mkdir()
-        recipe = load_recipe(write_project(tmp_path / task, task))
-        prepare(recipe, tmp_path / task / "run")
-        tokenizers[task] = Run(tmp_path / task / "run").tokenizer()
-        report = json.loads((tmp_path / task / "run" / "data" / "report.json").read_text(encoding="utf-8"))
+        _, run = prepared(write_project(tmp_path / task, task), tmp_path / task / "run")
+        tokenizers[task] = run.tokenizer()
+        report = read_json(run.data_report)
         words = (tmp_path / task / "train.txt").read_text(encoding="utf-8").split()
         part = report["subwords"]["train"]["source"]  # whose characters are subwords
         assert (part["words"], part["tokens_per_word"]) == (len(words), round(len("".join(words)) / len(words), 4))
@@ -291,8 +292,7 @@ def test_a_label_does_not_depend_on_the_other_lines(trained: Path) -> None:
 
 def test_training_data_are_examples_with_their_labels(trained: Path) -> None:
     run = Run(trained)
-    tokenizer = run.tokenizer()
-    data = LabelData(run.data / "valid", tokenizer)
+    tokenizer, data = run.tokenizer(), data_of(run, "valid")
     sources, labels = run.valid_text.read()
     batch = make_batch(data, range(len(data)))
     assert isinstance(batch, LabelBatch)
@@ -344,9 +344,8 @@ def test_bad_input_is_one_clear_line(
 
 
 def test_validation_and_test_examples_can_be_held_out(tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path, "pair-label"), ["data.valid=50", "data.test=40"])
-    prepare(recipe, tmp_path / "run")
-    run, held_out = Run(tmp_path / "run"), set[str]()
+    _, run = prepared(write_project(tmp_path, "pair-label"), tmp_path / "run", "data.valid=50", "data.test=40")
+    held_out = set[str]()
     train_texts = (tmp_path / "train.txt").read_text(encoding="utf-8").splitlines()
     for count, text in ((50, run.valid_text), (40, run.test_text("test"))):
         sources, labels = text.read()
@@ -354,8 +353,7 @@ def test_validation_and_test_examples_can_be_held_out(tmp_path: Path) -> None:
         assert set(labels) == {"yes", "no"}
         assert set(sources) <= set(train_texts) - held_out  # with tabs between their fields
         held_out |= set(sources)
-    kept = LabelData(run.data / "train", run.tokenizer())
-    assert len(kept) == sum(text not in held_out for text in train_texts)
+    assert len(data_of(run)) == sum(text not in held_out for text in train_texts)
 
 
 def test_the_order_of_similar_texts_makes_no_other_example(tmp_path: Path) -> None:
@@ -365,12 +363,10 @@ def test_the_order_of_similar_texts_makes_no_other_example(tmp_path: Path) -> No
     train = "".join(f"{first}\t{second}\n" for first, second in both), "yes\nno\n" * 40
     test = "".join(f"{second}\t{first}\n" for first, second in lines[:4]), "yes\nno\n" * 2
     path = write_project(tmp_path, "similarity", train=train, test=test)
-    prepare(load_recipe(path, ["data.valid=8", 'cleaning.overlap_test="drop"']), tmp_path / "run")
-    run = Run(tmp_path / "run")
+    _, run = prepared(path, tmp_path / "run", "data.valid=8", 'cleaning.overlap_test="drop"')
     held_out = {frozenset(line.split("\t")) for line in run.valid_text.read()[0]}
     tested = {frozenset(line) for line in lines[:4]}
-    data = LabelData(run.data / "train", run.tokenizer())
-    kept = {frozenset(both[line - 1]) for line in data.lines.tolist()}
+    kept = {frozenset(both[line - 1]) for line in data_of(run).lines.tolist()}
     assert len(held_out) == 8 and not kept & (held_out | tested)
     assert kept == {frozenset(line) for line in lines} - held_out - tested
 
@@ -394,9 +390,8 @@ def test_the_order_of_similar_texts_makes_no_other_example(tmp_path: Path) -> No
 )
 def test_settings_that_contradict_a_label_are_refused(tmp_path: Path, override: str, message: str) -> None:
     path = write_project(tmp_path)
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError, match=re.escape(message)):
         load_recipe(path, [override])
-    assert message in str(caught.value)
 
 
 def test_blanks_in_labels_do_not_count(tmp_path: Path) -> None:
@@ -405,18 +400,17 @@ def test_blanks_in_labels_do_not_count(tmp_path: Path) -> None:
     path = write_project(
         tmp_path, steps=30, train=(texts, labels), valid=("a\n", "new \tyork\n"), test=("cd\n", "rome\n")
     )
-    run_recipe(load_recipe(path), tmp_path / "run", mirror=None, device="cpu", threads=1)
-    assert Run(tmp_path / "run").tokenizer().labels == ("new york", "rome")
-    assert right_share(tmp_path / "run") == 1
-    assert Classifier.load([tmp_path / "run"], "cpu").translate(["ab", "cd"]) == ["new york", "rome"]
+    run = finished_run(path, tmp_path / "run")
+    assert Run(run).tokenizer().labels == ("new york", "rome")
+    assert right_share(run) == 1
+    assert Classifier.load([run], "cpu").translate(["ab", "cd"]) == ["new york", "rome"]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_number(tmp_path: Path) -> None:
     path = write_project(tmp_path, train=("\ufeffa\nb\n", "\ufeff1\n2\n"), valid=("a\n", "1.5\n"), test=("a\n", "1\n"))
-    prepare(load_recipe(path, ["data.label_type=number"]), tmp_path / "run")
-    run = Run(tmp_path / "run")
+    _, run = prepared(path, tmp_path / "run", "data.label_type=number")
     assert run.tokenizer().labels == ("1.5", "1", "2")
-    assert run.tokenizer().decode(LabelData(run.data / "train", run.tokenizer()).ids(0, 0).tolist(), "source") == "a"
+    assert run.tokenizer().decode(data_of(run).ids(0, 0).tolist(), "source") == "a"
 
 
 @pytest.mark.parametrize("number", ["high", "1e300", "1_000"])
@@ -430,21 +424,16 @@ def test_answers_need_not_be_as_many_as_in_training(tmp_path: Path) -> None:
     train_pairs = ("a\tzb\tc\nd\tze\tf\n" * 20, "1\n" * 40)
     longest = "ab\t" + "\t".join(["c" * 10, "d" * 10, "z" + "e" * 9])  # its sequences fit, and together they would not
     path = write_project(tmp_path, "choice", steps=20, train=train_pairs, valid=(f"{longest}\n", "3\n"))
-    recipe = load_recipe(path)
-    prepare(recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
-    data = LabelData(run.data / "valid", run.tokenizer())
-    assert data.source_lengths.tolist() == [3 * 15]
-    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    train_run(path, run.folder)
+    assert data_of(run, "valid").source_lengths.tolist() == [3 * 15]
     assert '"valid_nll": ' in run.metrics.read_text(encoding="utf-8")
 
 
 def test_micro_batches_count_the_padding_of_the_sequences_of_an_example(tmp_path: Path) -> None:
     lines = "a\t" + "b" * 9 + "\tc\td\n"
     path = write_project(tmp_path, "choice", train=(lines * 4, "1\n" * 4))
-    prepare(load_recipe(path), tmp_path / "run")
-    run = Run(tmp_path / "run")
-    data = LabelData(run.data / "train", run.tokenizer())
+    data = data_of(prepared(path, tmp_path / "run")[1])
     batch = make_batch(data, [0, 1])
     assert batch.target_in.numel() == data.source_lengths[:2].sum() == 2 * 3 * 13
     lengths, _ = data.sequence_lengths(np.array([0]))
@@ -454,9 +443,8 @@ def test_micro_batches_count_the_padding_of_the_sequences_of_an_example(tmp_path
 @pytest.mark.parametrize("task", ["similarity", "choice"])
 def test_figures_of_examples_count_their_sequences(tmp_path: Path, task: str) -> None:
     limits = ["training.max_steps=99", "training.max_epochs=1", "training.tokens_per_pass=100"]
-    recipe, run = load_recipe(write_project(tmp_path, task), limits), Run(tmp_path / "run")
-    prepare(recipe, run.folder)
-    data, added = LabelData(run.data / "train", run.tokenizer()), 0
+    recipe, run = prepared(write_project(tmp_path, task), tmp_path / "run", *limits)
+    data, added = data_of(run), 0
     for pairs in plan_of(data, recipe.training, 0).updates:
         for passed in shares_of(data, pairs, 100, 1, "cpu")[0]:
             batch = make_batch(data, passed)
@@ -466,7 +454,7 @@ def test_figures_of_examples_count_their_sequences(tmp_path: Path, task: str) ->
             padded, real = ones * batch.target_in.size(1), batch.target_lengths.numpy()
             added += forward_flops(recipe.model, 0, padded, ones, TRAINING_FACTOR).flops
             added -= forward_flops(recipe.model, 0, real, ones, TRAINING_FACTOR).flops
-    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    train_run(recipe, run.folder)
     predicted, cost = read_json(run.prediction), training_cost(run.folder)
     assert cost["flops_padding"] == added > 0
     keys = ("updates", "target_tokens", "flops", "flops_attention", "flops_output", "flops_padding")
@@ -475,20 +463,16 @@ def test_figures_of_examples_count_their_sequences(tmp_path: Path, task: str) ->
 
 @pytest.mark.parametrize("unused", ["model.share_embeddings=none", "model.output_bias=true"])
 def test_a_run_resumes_whose_loss_does_not_need_all_weights(tmp_path: Path, unused: str) -> None:
-    path, workers = write_project(tmp_path), Workers.start("cpu", "float32", 1, for_training=True)
     for steps in (2, 4):
-        recipe = load_recipe(path, ["training.source_loss=0", unused, f"training.max_steps={steps}"])
-        if steps == 2:
-            prepare(recipe, tmp_path / "run")
-        assert train(recipe, tmp_path / "run", workers).step == steps
-    assert verify_resume(recipe, tmp_path / "run", workers) == (3, 4)
+        recipe = load_recipe(write_project(tmp_path), ["training.source_loss=0", unused, f"training.max_steps={steps}"])
+        assert train_run(recipe, tmp_path / "run").step == steps
+    assert verify_resume(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1)) == (3, 4)
 
 
 def test_a_run_can_start_from_a_run_with_other_labels(tmp_path: Path, trained: Path) -> None:
     path = write_project(tmp_path, example=lambda rng: (word(rng), rng.choice(["p", "q", "r"])))
-    recipe = load_recipe(path, [f"data.tokenizer={trained}", f"training.init={trained}", "training.max_steps=1"])
-    prepare(recipe, tmp_path / "run")
-    train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
+    overrides = [f"data.tokenizer={trained}", f"training.init={trained}", "training.max_steps=1"]
+    train_run(path, tmp_path / "run", *overrides)
     model, start = (load_model(find_model(folder)).model.state_dict() for folder in (tmp_path / "run", trained))
     assert model["head.weight"].shape[0] == 3
     name = "decoder.0.feed_forward.inner.weight"
@@ -509,11 +493,9 @@ def test_copies_of_test_examples_are_found_and_labels_that_training_lacks_named(
     tmp_path: Path, logged: pytest.LogCaptureFixture
 ) -> None:
     texts = {"train": ("ab\ncd\nef\n", "x\ny\nx\n"), "valid": ("a\n", "x\n"), "test": ("ab\nz\n", "x\nz\n")}
-    recipe = load_recipe(write_project(tmp_path, **texts), ['cleaning.overlap_test="drop"'])
-    prepare(recipe, tmp_path / "run")
-    run = Run(tmp_path / "run")
-    assert len(LabelData(run.data / "train", run.tokenizer())) == 2
-    rules = json.loads((run.data / "report.json").read_text(encoding="utf-8"))["rules"]
+    _, run = prepared(write_project(tmp_path, **texts), tmp_path / "run", 'cleaning.overlap_test="drop"')
+    assert len(data_of(run)) == 2
+    rules = read_json(run.data_report)["rules"]
     assert rules["overlap_test"]["count"] == 1
     assert rules["length_ratio"]["count"] == 0
     assert any("labels that no training example has, such as 'z', in line 2" in text for text in logged.messages)
@@ -578,10 +560,10 @@ def test_lines_that_are_cut_are_named_once(trained: Path, tmp_path: Path, to_fil
 
 
 def test_json_of_an_empty_line_has_the_keys_of_other_lines(trained: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path, "label", of_number, 5), ["data.label_type=number", "data.test=[]"])
-    run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1)
+    path = write_project(tmp_path, "label", of_number, 5)
+    numbers = finished_run(path, tmp_path / "run", "data.label_type=number", "data.test=[]")
     (tmp_path / "in.txt").write_text("ab\n\n", encoding="utf-8")
-    for model, key, nothing in ((trained, "label", ""), (tmp_path / "run", "value", None)):
+    for model, key, nothing in ((trained, "label", ""), (numbers, "value", None)):
         outcome = run_command("classify", model, "--input", tmp_path / "in.txt", "--json")
         full, empty = map(json.loads, outcome.out.splitlines())
         assert full.keys() == empty.keys() == {"line", "source", key, "probabilities"}
@@ -623,8 +605,45 @@ def test_lines_of_a_table_may_have_more_cells_than_stated_and_not_fewer(tmp_path
     recipe = load_recipe(path, [f"data.train=[{entry}]"])
     rows = ["yes\tab", "no\tcd\tan extra cell", "yes\tae\t\t"]
     table.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    prepare(recipe, tmp_path / "run")
-    assert len(LabelData(Run(tmp_path / "run").data / "train", Run(tmp_path / "run").tokenizer())) == 3
+    assert len(data_of(prepared(recipe, tmp_path / "run")[1])) == 3
     table.write_text("".join(f"{row}\n" for row in [*rows, "yes"]), encoding="utf-8")
     with pytest.raises(DataError, match=r"train.tsv, line 4: has 1 column, not 2; correct the line .columns"):
         prepare(recipe, tmp_path / "other")
+
+
+def test_runs_are_scored_compared_and_shown_by_their_labels(trained: Path, tmp_path: Path) -> None:
+    one, two = (Path(shutil.copytree(trained, tmp_path / name)) for name in ("one", "two"))
+    _, gold, _ = Run(trained).read_translated("test")
+    outputs = {one: ["no"] * 60, two: [*gold[:57], "no", "NO", "maybe"]}
+    for run, labels in outputs.items():
+        write_lines(Run(run).translation("test"), labels)
+    metrics = ["accuracy", "f1", "macro-f1", "matthews"]
+    scores = score_run(two)["test"]
+    assert list(scores) == metrics
+    assert scores["accuracy"].score == pytest.approx(100 * accuracy_score(gold, outputs[two]))
+    assert scores["f1"].signature.startswith("labels|classes:2|positive:yes|lines:60|")
+    comparison = compare_runs([one, two], trials=20)
+    assert list(comparison.scores["test"]) == metrics
+    tested = comparison.scores["test"]["accuracy"]["two"]
+    assert tested.p_value == mcnemar(gold, *outputs.values())[2] and "mcnemar" in tested.signature
+    assert "|bs:20|" in comparison.scores["test"]["f1"]["two"].signature
+    change = comparison.changes["test"]["two"][0]
+    assert (change.metric, change.before, change.after) == ("accuracy", 0, 100)
+    explicit = compare_runs([one, two], method="mcnemar")
+    assert explicit.scores["test"] == {"accuracy": comparison.scores["test"]["accuracy"]}
+    outcome = run_command("compare", one, two, "--paired", "mcnemar")
+    assert outcome.code == 0 and "test:mcnemar-exact" in outcome.out
+    facts = read_run(two)
+    worst = translated(facts, "test")
+    assert not isinstance(worst, str) and (worst[0].metric, worst[0].quality, worst[-1].quality) == ("accuracy", 0, 100)
+    page = report_page([facts], with_attention=False)
+    assert "accuracy, test" in page and "chrF2" not in page
+    wrong = sum(one.quality == 0 for one in worst)
+    shown = page.partition("<summary>Worst")[2].partition("</details>")[0]
+    assert 0 < wrong <= 3 and shown.count("accuracy 0<") == shown.count("<dt>line") == wrong
+    # numbers are scored by other metrics
+    recipe = Run(two).recipe_file
+    text = recipe.read_text(encoding="utf-8").replace('"class"', '"number"').replace('"classes"', '"number"')
+    recipe.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=r"one and two cannot be compared: data\.task, data\.text or"):
+        compare_runs([one, two])

@@ -24,22 +24,21 @@ from nmtkit.data.windows import WindowData, WindowEpochs, training_data, validat
 from nmtkit.decoding.forced import token_log_probs
 from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.running_text import ContinuationScorer, Generator, TextScore, score_text, token_ids, trained_length
-from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.json_toml import read_json
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model_folder import LoadedModel, load_model
 from nmtkit.pipeline import _score_running_texts
-from nmtkit.pipeline import run as run_recipe
 from nmtkit.reports.card import card
 from nmtkit.reports.run_facts import read_run
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.language_model import text_of
+from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.normalization import NEWLINE
-from nmtkit.training.session import train
-from tests.conftest import run_command
-from tests.decoding.models import WithoutFloat64
+from tests.conftest import finished_run, prepared, run_command, train_run
+from tests.decoding.models import TEXT as PAIRS
+from tests.decoding.models import WithoutFloat64, data_config, model_for
 
 TEXT = "abcde fghij\n\n  klmno pqrst\tuvwxyz\n"
 RECIPE = (
@@ -64,9 +63,24 @@ def write_project(folder: Path, **texts: str) -> str:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text")
-    recipe = load_recipe(write_project(folder))
-    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
-    return folder / "run"
+    return finished_run(write_project(folder), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def model(trained: Path) -> LoadedModel:
+    """The model of that run, which tests only use, or copy."""
+    return load_model(find_model(trained))
+
+
+def target_ids(run: Run, part: str) -> list[int]:
+    """All tokens of a part of the data."""
+    return [int(index) for index in PairData(run.data / part).target_tokens]
+
+
+def log_probs_of(model: LoadedModel, ids: list[int]) -> torch.Tensor:
+    """The log-probabilities of the token after each of a text's [length, vocab]."""
+    states = model.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
+    return torch.log_softmax(model.model.logits(states), 2)[0]
 
 
 def texts_of(folder: Path, *lines: list[list[int]]) -> PairData:
@@ -80,8 +94,7 @@ def texts_of(folder: Path, *lines: list[list[int]]) -> PairData:
 def test_every_character_of_the_texts_is_stored_in_order(trained: Path) -> None:
     run = Run(trained)
     for part, text in (("train", TEXT * 20 + "xyz abc\n" * 30), ("valid", TEXT * 3)):
-        ids = [int(index) for index in PairData(run.data / part).target_tokens]
-        assert text_of(run.tokenizer().decode(ids, "target")) == text
+        assert text_of(run.tokenizer().decode(target_ids(run, part), "target")) == text
 
 
 def test_carriage_returns_of_crlf_texts_are_removed_and_counted(tmp_path: Path, trained: Path) -> None:
@@ -90,17 +103,14 @@ def test_carriage_returns_of_crlf_texts_are_removed_and_counted(tmp_path: Path, 
     counts = {corpus["name"]: corpus["carriage_returns_removed"]["target"] for corpus in made.manifest["corpora"]}
     assert list(counts.values()) == [60, 0, 9, 9] and len(counts) == 4
     for part in ("train", "valid"):
-        stored = PairData(tmp_path / "run" / "data" / part).target_tokens
-        assert stored.tolist() == PairData(Run(trained).data / part).target_tokens.tolist()
+        assert target_ids(Run(tmp_path / "run"), part) == target_ids(Run(trained), part)
 
 
 @pytest.mark.parametrize("subwords", ["bpe", "unigram"])
 def test_subwords_of_running_text_give_the_text_back(tmp_path: Path, subwords: str) -> None:
-    recipe = load_recipe(write_project(tmp_path), [f"data.subwords={subwords}", "data.vocab_size=35"])
-    prepare(recipe, tmp_path / "run", mirror=None)
-    run = Run(tmp_path / "run")
-    ids = [int(index) for index in PairData(run.data / "train").target_tokens]
-    assert text_of(run.tokenizer().decode(ids, "target")) == TEXT * 20 + "xyz abc\n" * 30
+    settings = (f"data.subwords={subwords}", "data.vocab_size=35")
+    _, run = prepared(write_project(tmp_path), tmp_path / "run", *settings)
+    assert text_of(run.tokenizer().decode(target_ids(run, "train"), "target")) == TEXT * 20 + "xyz abc\n" * 30
     stored = TEXT.replace("\n", "\ufdd2").replace("\t", "\ufdd3")
     for cut in (3, 5, 6, 12, 13, 15, 20):  # in a word, after it, after a blank, after line ends
         parts = [run.tokenizer().encode([text], "target")[0] for text in (stored[:cut], stored[cut:])]
@@ -111,8 +121,7 @@ def test_subwords_of_running_text_give_the_text_back(tmp_path: Path, subwords: s
 def test_a_line_has_the_same_tokens_in_training_and_in_use(tmp_path: Path, step: str) -> None:
     lines = [" Ab, cd.  ", "", "x  (y) "]
     path = write_project(tmp_path, train=TEXT * 20 + "Ab ,.()\n", valid="".join(f"{line}\n" for line in lines * 3))
-    prepare(load_recipe(path, [f'data.normalize=["{step}"]']), tmp_path / "run")
-    run = Run(tmp_path / "run")
+    _, run = prepared(path, tmp_path / "run", f'data.normalize=["{step}"]')
     data, tokenizer = PairData(run.data / "valid"), run.tokenizer()
     stored = [data.ids(1, index).tolist() for index in range(3)]
     assert tokenizer.encode([NEWLINE], "target") == [stored[1]] == [ids[-1:] for ids in stored[:1]]
@@ -228,11 +237,9 @@ def test_a_line_that_a_fix_makes_blank_is_none_of_a_test_text(tmp_path: Path) ->
 
 
 def test_texts_are_mixed_by_their_tokens(tmp_path: Path) -> None:
-    recipe = write_project(tmp_path, train="abcdefg\n" * 100, more=("a" * 599 + "\n") * 4)
-    loaded = load_recipe(recipe, ["data.sampling_temperature=1000"])
-    run = Run(tmp_path / "run")
-    prepare(loaded, run.folder)
-    first, second = training_data(run.data / "train", loaded, run.tokenizer()).of_epoch(0).parts
+    path = write_project(tmp_path, train="abcdefg\n" * 100, more=("a" * 599 + "\n") * 4)
+    recipe, run = prepared(path, tmp_path / "run", "data.sampling_temperature=1000")
+    first, second = training_data(run.data / "train", recipe, run.tokenizer()).of_epoch(0).parts
     assert (first.weight, second.weight) == pytest.approx((2, 2 / 3), rel=0.01)
     assert first.pairs * first.weight == pytest.approx(second.pairs * second.weight, rel=0.03)
 
@@ -240,25 +247,21 @@ def test_texts_are_mixed_by_their_tokens(tmp_path: Path) -> None:
 def test_no_validation_sequence_goes_from_one_text_to_the_next(tmp_path: Path) -> None:
     path = Path(write_project(tmp_path, valid="abc\n" * 5, more="xyz\n" * 5))
     path.write_text(path.read_text().replace("valid = [{", 'valid = [{ text = "more.txt" }, {'))
-    recipe, run = load_recipe(str(path)), Run(tmp_path / "run")
-    prepare(recipe, run.folder)
+    recipe, run = prepared(path, tmp_path / "run")
     data = validation_data(run.data / "valid", recipe, run.tokenizer())
     found = [text_of(run.tokenizer().decode(tokens_of(data, index))) for index in range(len(data))]
     assert found == ["xyz\n" * 4 + "x", "xyz\n", "abc\n" * 4 + "a", "abc\n"]
 
 
-def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path) -> None:
-    loaded = load_model(find_model(trained))
-    lines = (TEXT * 3).split("\n")[:-1]
-    score = score_text([loaded], lines, 16)
+def test_scores_are_those_of_each_token_and_agree_with_validation(trained: Path, model: LoadedModel) -> None:
     text = TEXT * 3
+    score = score_text([model], text.split("\n")[:-1], 16)
     assert (score.tokens, score.characters, score.words) == (len(text) - 1, len(text), len(text.split()))
-    tokens = [int(index) for index in PairData(Run(trained).data / "valid").target_tokens]
+    tokens = target_ids(Run(trained), "valid")
     expected = 0.0
     for start in range(0, len(tokens) - 1, 16):
-        row = torch.tensor([tokens[start : start + 17]])
-        states = loaded.model.decode(row[:, :-1], torch.tensor([[3]]), torch.tensor([0]))
-        expected -= float(torch.log_softmax(loaded.model.logits(states), 2).gather(2, row[:, 1:, None]).sum())
+        row = tokens[start : start + 17]
+        expected -= float(log_probs_of(model, row[:-1]).gather(1, torch.tensor(row[1:])[:, None]).sum())
     assert score.nll == pytest.approx(expected, rel=1e-5)
     scores = Run(trained).scores.read_text(encoding="utf-8")
     assert '"bits-per-character"' in scores
@@ -291,18 +294,16 @@ def test_unknown_tokens_are_in_the_signature_and_warned_of(
     assert [message.partition(",")[0] for message in caplog.messages] == ["test: 3 of 10 tokens are <unk>"]
 
 
-def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Path) -> None:
-    loaded = load_model(find_model(trained))
-    scorer, tokenizer = ContinuationScorer([loaded]), loaded.tokenizer
+def test_given_continuations_have_the_probabilities_of_their_tokens(model: LoadedModel) -> None:
+    scorer, tokenizer = ContinuationScorer([model]), model.tokenizer
     pairs = [("abcde", "fghij"), ("", "abc"), ("klmno", ""), ("a" * 50, "bcd"), ("ab", "c" * 50)]
     scores = scorer.score(pairs)
     newline = tokenizer.encode(["\ufdd2"], "target")[0]
     for (source, hypothesis), score in zip(pairs[:2], scores, strict=False):
         given = [*newline, *tokenizer.encode([source], "target")[0]] if source else newline
         wanted = tokenizer.encode([f" {hypothesis}" if source else hypothesis], "target")[0]
-        row = torch.tensor([[*given, *wanted]])
-        states = loaded.model.decode(row[:, :-1], torch.tensor([[3]]), torch.tensor([0]))
-        expected = torch.log_softmax(loaded.model.logits(states), 2).gather(2, row[:, 1:, None])[0, -len(wanted) :, 0]
+        steps = log_probs_of(model, [*given, *wanted][:-1])[-len(wanted) :]
+        expected = steps.gather(1, torch.tensor(wanted)[:, None])[:, 0]
         assert score.ids == tuple(wanted)
         assert score.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
         assert score.remarks == ()
@@ -316,14 +317,13 @@ def test_given_continuations_have_the_probabilities_of_their_tokens(trained: Pat
 
 
 def test_given_continuations_hold_tabs_and_have_the_precision_and_languages_of_scores(
-    trained: Path, tmp_path: Path
+    trained: Path, model: LoadedModel, tmp_path: Path
 ) -> None:
-    loaded = load_model(find_model(trained))
     pairs = [("  klmno pqrst", "uvw\txyz"), ("a\tb", "fghij"), ("", "klmno pqrst\tuvwxyz"), ("ab", "c")]
-    rounded = ContinuationScorer([loaded], "float32").score(pairs)
-    scorer = ContinuationScorer([loaded])
+    rounded = ContinuationScorer([model], "float32").score(pairs)
+    scorer = ContinuationScorer([model])
     together = scorer.score(pairs)
-    assert loaded.tokenizer.decode(together[0].ids, "target") == " uvw\ufdd3xyz"
+    assert model.tokenizer.decode(together[0].ids, "target") == " uvw\ufdd3xyz"
     for pair, score, of_float32 in zip(pairs, together, rounded, strict=True):
         assert score.log_probs == pytest.approx(scorer.score([pair])[0].log_probs, abs=1e-13)
         assert score.log_probs != of_float32.log_probs
@@ -337,44 +337,38 @@ def test_given_continuations_hold_tabs_and_have_the_precision_and_languages_of_s
 
 @pytest.mark.parametrize("normalize", [["blanks"], ["moses-tokenize"], ["lowercase", "nfkc"]])
 def test_a_text_is_scored_as_the_tokens_that_it_is_in_training(tmp_path: Path, normalize: list[str]) -> None:
-    recipe, run = load_recipe(write_project(tmp_path), [f"data.normalize={normalize}"]), Run(tmp_path / "run")
-    prepare(recipe, run.folder, mirror=None)
+    recipe, run = prepared(write_project(tmp_path), tmp_path / "run", f"data.normalize={normalize}")
     model = build_model(recipe.model, *[run.tokenizer().vocab_size("target")] * 2)
     loaded = LoadedModel(model, run.tokenizer(), DecodingConfig(), {}, None)
-    stored = [int(index) for index in PairData(run.data / "valid").target_tokens]
+    stored = target_ids(run, "valid")
     assert token_ids(loaded, (TEXT * 3).split("\n")[:-1]).tolist() == stored
     prompt = token_ids(loaded, TEXT.removesuffix("yz\n").split("\n"), ends=False).tolist()
     assert prompt == stored[: len(prompt)]
 
 
-def test_a_score_needs_no_float64_on_the_device(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load_model(find_model(trained))
-    expected = score_text([loaded], ["abcde fghij"], 16)
+def test_a_score_needs_no_float64_on_the_device(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = score_text([model], ["abcde fghij"], 16)
     on_device = lambda *inputs: token_log_probs(*inputs).as_subclass(WithoutFloat64)  # noqa: E731
     monkeypatch.setattr("nmtkit.decoding.running_text.token_log_probs", on_device)
-    assert score_text([loaded], ["abcde fghij"], 16) == expected
+    assert score_text([model], ["abcde fghij"], 16) == expected
 
 
-def test_continuations_are_those_of_the_model(trained: Path) -> None:
-    loaded = load_model(find_model(trained))
-    assert trained_length([loaded]) == 16
-    generator = Generator([loaded], 16, DecodingConfig(beam=1))
+def test_continuations_are_those_of_the_model(model: LoadedModel) -> None:
+    assert trained_length([model]) == 16
+    generator = Generator([model], 16, DecodingConfig(beam=1))
     prompt = "abcde f"
     [greedy] = generator.continuations(prompt, 8, None)
-    ids = loaded.tokenizer.encode([prompt], "target")[0]
+    ids = model.tokenizer.encode([prompt], "target")[0]
     for _ in range(8):
-        states = loaded.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
-        logits = loaded.model.logits(states)[0, -1]
-        logits[list(range(4))] = -math.inf
-        ids.append(int(logits.argmax()))
-    assert prompt + greedy == text_of(loaded.tokenizer.decode(ids, "target"))
+        ids.append(4 + int(log_probs_of(model, ids)[-1, 4:].argmax()))
+    assert prompt + greedy == text_of(model.tokenizer.decode(ids, "target"))
     sampled = list(generator.continuations(prompt, 50, Sampling(seed=3), count=2))  # longer than a sequence
     assert [len(text) for text in sampled] == [50, 50]
     assert sampled == list(generator.continuations(prompt, 50, Sampling(seed=3), count=2))
     assert sampled[0] != sampled[1]
     assert len(next(iter(generator.continuations("", 5, Sampling())))) == 5
     assert len(next(iter(generator.continuations("a" * 100, 5, Sampling())))) == 5
-    wide = Generator([loaded], 16, DecodingConfig(beam=3, no_repeat_ngram=1))
+    wide = Generator([model], 16, DecodingConfig(beam=3, no_repeat_ngram=1))
     found = list(wide.continuations("abc", 6, None, count=3))
     assert len(set(found)) == 3
     assert all(len(set(text)) == 6 for text in found)
@@ -382,15 +376,13 @@ def test_continuations_are_those_of_the_model(trained: Path) -> None:
         list(generator.continuations("abcde", 15, None))
 
 
-def test_an_ensemble_averages_the_probabilities_of_its_models(trained: Path, tmp_path: Path) -> None:
-    loaded = [load_model(find_model(trained)), load_model(find_model(trained))]
+def test_an_ensemble_averages_the_probabilities_of_its_models(model: LoadedModel) -> None:
+    loaded = [model, copy.deepcopy(model)]
     for parameter in loaded[1].model.parameters():
         parameter.data *= 1.5
 
     def log_probs(ids: list[int]) -> torch.Tensor:
-        row, empty, length = torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0])
-        each = [torch.softmax(one.model.logits(one.model.decode(row, empty, length)), 2)[0] for one in loaded]
-        return (sum(each) / 2).log()
+        return (sum(log_probs_of(one, ids).exp() for one in loaded) / 2).log()
 
     def expected(ids: list[int]) -> list[float]:
         return log_probs(ids[:-1]).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
@@ -402,16 +394,13 @@ def test_an_ensemble_averages_the_probabilities_of_its_models(trained: Path, tmp
     assert scored.log_probs == pytest.approx(expected([*newline, *text[:-1]]), abs=1e-5)
     ids = text[:-1]
     for _ in range(8):
-        step = log_probs(ids)[-1]
-        step[list(range(4))] = -math.inf
-        ids.append(int(step.argmax()))
+        ids.append(4 + int(log_probs(ids)[-1, 4:].argmax()))
     [greedy] = Generator(loaded, 16, DecodingConfig(beam=1)).continuations("abcde f", 8, None)
     assert "abcde f" + greedy == text_of(loaded[0].tokenizer.decode(ids, "target"))
 
 
 def test_commands_take_an_ensemble(trained: Path, tmp_path: Path) -> None:
-    recipe, other = load_recipe(write_project(tmp_path), ["training.seed=2"]), tmp_path / "run"
-    assert run_recipe(recipe, other, mirror=None, device="cpu", threads=1).exit_code == 0
+    other = finished_run(write_project(tmp_path), tmp_path / "run", "training.seed=2")
     (tmp_path / "text").write_text("abcde fghij\nklm\n")
     found: list[list[float]] = []
     for models in ([trained], [other], [trained, other]):
@@ -426,21 +415,21 @@ def test_commands_take_an_ensemble(trained: Path, tmp_path: Path) -> None:
 
 
 def test_models_of_an_ensemble_share_a_vocabulary(trained: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path, train=TEXT * 20 + "#\n"), ["training.max_steps=1"])
-    assert run_recipe(recipe, tmp_path / "run", mirror=None, device="cpu", threads=1).exit_code == 0
-    outcome = run_command("generate", trained, tmp_path / "run", "--prompt", "abc")
+    path = write_project(tmp_path, train=TEXT * 20 + "#\n")
+    other = finished_run(path, tmp_path / "run", "training.max_steps=1")
+    outcome = run_command("generate", trained, other, "--prompt", "abc")
     assert outcome.code == 1
     assert "its vocabulary differs from that of" in outcome.err
 
 
-def test_a_prompt_that_is_not_utf_8_is_refused(trained: Path) -> None:
-    generator = Generator([load_model(find_model(trained))], 16, DecodingConfig())
+def test_a_prompt_that_is_not_utf_8_is_refused(model: LoadedModel) -> None:
+    generator = Generator([model], 16, DecodingConfig())
     with pytest.raises(DataError, match=r"the prompt is not valid UTF-8: '\\udcff' in it"):
         next(generator.continuations("a \udcff", 3, None))
 
 
-def test_a_prompt_is_read_as_the_target_that_it_is_in_training(trained: Path) -> None:
-    loaded, found = load_model(find_model(trained)), []
+def test_a_prompt_is_read_as_the_target_that_it_is_in_training(model: LoadedModel) -> None:
+    loaded, found = copy.deepcopy(model), []
     for parameter in loaded.model.parameters():
         parameter.data *= 2
     for source_attention in ("causal", "full"):
@@ -450,15 +439,13 @@ def test_a_prompt_is_read_as_the_target_that_it_is_in_training(trained: Path) ->
     assert found[0] == found[1]
 
 
-def test_the_most_probable_continuations_of_a_search_come_first(trained: Path) -> None:
-    loaded = load_model(find_model(trained))
+def test_the_most_probable_continuations_of_a_search_come_first(model: LoadedModel) -> None:
     for prompt in ("abc", "klm", "x", "fghij\n"):
         log_probs = []
-        for text in Generator([loaded], 16, DecodingConfig(beam=4)).continuations(prompt, 4, None, count=4):
+        for text in Generator([model], 16, DecodingConfig(beam=4)).continuations(prompt, 4, None, count=4):
             stored = (prompt + text).replace("\n", "\ufdd2").replace("\t", "\ufdd3")
-            ids = loaded.tokenizer.encode([stored], "target")[0]
-            states = loaded.model.decode(torch.tensor([ids]), torch.tensor([[3]]), torch.tensor([0]))
-            steps = torch.log_softmax(loaded.model.logits(states), 2)[0, -5:-1]
+            ids = model.tokenizer.encode([stored], "target")[0]
+            steps = log_probs_of(model, ids)[-5:-1]
             log_probs.append(float(steps.gather(1, torch.tensor(ids[-4:])[:, None]).sum()))
         assert len(log_probs) == 4
         assert log_probs == sorted(log_probs, reverse=True), prompt
@@ -490,9 +477,8 @@ def test_a_single_learned_position_is_refused(tmp_path: Path) -> None:
 def test_settings_that_contradict_a_language_model_are_refused(
     tmp_path: Path, overrides: list[str], message: str
 ) -> None:
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError, match=re.escape(message)):
         load_recipe(write_project(tmp_path), overrides)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -508,29 +494,23 @@ def test_odd_texts(tmp_path: Path, texts: dict[str, Any], message: str | None) -
 
 
 def test_a_translation_model_does_not_continue_text(tmp_path: Path) -> None:
-    from nmtkit.text.new_tokenizers import learn_tokenizer
-    from tests.decoding.models import TEXT as PAIRS
-    from tests.decoding.models import data_config, model_for
-
     tokenizer = learn_tokenizer(data_config(), lambda: PAIRS)
     loaded = LoadedModel(model_for(tokenizer), tokenizer, DecodingConfig(), {}, None)
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
         Generator([loaded], 16, DecodingConfig())
     with pytest.raises(ModelError, match="use `nmtkit translate`"):
         score_text([loaded], ["a"], 16)
-    assert np.isfinite(tokenizer.vocab_size("target"))
 
 
 def test_no_ngram_repeats_over_the_parts_of_a_long_continuation(
-    trained: Path, logged: pytest.LogCaptureFixture
+    model: LoadedModel, logged: pytest.LogCaptureFixture
 ) -> None:
-    loaded = load_model(find_model(trained))
-    generator = Generator([loaded], trained_length([loaded]), DecodingConfig(no_repeat_ngram=2))
+    generator = Generator([model], trained_length([model]), DecodingConfig(no_repeat_ngram=2))
     [text] = generator.continuations("abc", 40, Sampling(seed=1))
     assert len(text) == 40
     assert len({text[index : index + 2] for index in range(39)}) == 39
     assert logged.messages == []
-    generator = Generator([loaded], trained_length([loaded]), DecodingConfig(no_repeat_ngram=1))
+    generator = Generator([model], trained_length([model]), DecodingConfig(no_repeat_ngram=1))
     [text] = generator.continuations("abc", 500, Sampling(seed=1))
     assert len(set(text)) == len(text) < 500
     told = f"the text ends after {len(text)} tokens: --no-repeat-ngram or --forbid rules out every further token"
@@ -538,13 +518,12 @@ def test_no_ngram_repeats_over_the_parts_of_a_long_continuation(
 
 
 @pytest.mark.parametrize("beam", [None, 3])
-def test_no_text_contains_a_forbidden_phrase(trained: Path, beam: int | None) -> None:
-    loaded = load_model(find_model(trained))
+def test_no_text_contains_a_forbidden_phrase(model: LoadedModel, beam: int | None) -> None:
     sampling = Sampling(seed=1) if beam is None else None
     length = 200 if beam is None else 8  # many parts, over whose ends a phrase may not go either
-    [free] = Generator([loaded], 16, DecodingConfig(beam=beam or 1)).continuations("abc", length, sampling)
+    [free] = Generator([model], 16, DecodingConfig(beam=beam or 1)).continuations("abc", length, sampling)
     forbidden = [f"c{free[0]}", free[2:4], free[5]]  # the first would begin with the end of the prompt
-    held = Generator([loaded], 16, DecodingConfig(beam=beam or 1), forbidden)
+    held = Generator([model], 16, DecodingConfig(beam=beam or 1), forbidden)
     [after] = held.continuations("abc", length, sampling)
     assert len(after) == length
     assert not any(phrase in "abc"[4 - len(phrase) :] + after for phrase in forbidden)
@@ -558,13 +537,13 @@ def test_no_text_contains_a_forbidden_phrase(trained: Path, beam: int | None) ->
         ("\udcff", "the forbidden phrase is not valid UTF-8"),
     ],
 )
-def test_phrases_that_cannot_be_forbidden_are_refused(trained: Path, phrase: str, message: str) -> None:
+def test_phrases_that_cannot_be_forbidden_are_refused(model: LoadedModel, phrase: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        Generator([load_model(find_model(trained))], 16, DecodingConfig(), ["ab", phrase])
+        Generator([model], 16, DecodingConfig(), ["ab", phrase])
 
 
-def test_unknown_characters_of_a_prompt_are_reported(trained: Path, logged: pytest.LogCaptureFixture) -> None:
-    generator = Generator([load_model(find_model(trained))], 16, DecodingConfig())
+def test_unknown_characters_of_a_prompt_are_reported(model: LoadedModel, logged: pytest.LogCaptureFixture) -> None:
+    generator = Generator([model], 16, DecodingConfig())
     [text] = generator.continuations("a€", 5, Sampling())
     assert len(text) == 5
     told = "the model reads <unk> for characters of the prompt that its vocabulary lacks: €"
@@ -572,9 +551,7 @@ def test_unknown_characters_of_a_prompt_are_reported(trained: Path, logged: pyte
 
 
 def test_texts_too_short_for_a_sequence_are_named(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
-    recipe = load_recipe(write_project(tmp_path, more="abc\n"), ["training.max_steps=1"])
-    prepare(recipe, tmp_path / "run", mirror=None)
-    train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
+    train_run(write_project(tmp_path, more="abc\n"), tmp_path / "run", "training.max_steps=1")
     assert (
         "1 of 2 training texts left out, as they have at most data.sequence_length = 16 tokens: text 2; join short "
         "texts in one file"
@@ -587,7 +564,7 @@ def test_a_text_with_markup_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("<seg>abc</seg>\n")
     path.write_text(path.read_text().replace("more.txt", name), encoding="utf-8")
     with pytest.raises(DataError, match=rf"{name}: a language model reads plain text; write it to a file without tags"):
-        prepare(load_recipe(str(path)), tmp_path / "run", mirror=None)
+        prepared(path, tmp_path / "run")
 
 
 def test_a_table_without_columns_is_plain_text(tmp_path: Path) -> None:
@@ -602,4 +579,4 @@ def test_a_test_text_without_characters_is_refused_before_the_training(tmp_path:
     path = Path(write_project(tmp_path, blank="\n"))
     path.write_text(path.read_text().replace('[{ text = "valid.txt", name', '[{ text = "blank.txt", name'))
     with pytest.raises(DataError, match=r"blank\.txt: the test text has no characters to predict"):
-        prepare(load_recipe(str(path)), tmp_path / "run", mirror=None)
+        prepared(path, tmp_path / "run")

@@ -14,17 +14,16 @@ from nmtkit.data.shards import PairData
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.evaluation.metric_names import default_metrics
-from nmtkit.pipeline import run as run_recipe
+from nmtkit.json_toml import read_json
+from nmtkit.model_folder import read_description
 from nmtkit.run import Run
 from nmtkit.tasks.summary import SummaryTask
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.normalization import FIELD_MARK
 from nmtkit.training.prediction import AssumedPairs
-from nmtkit.training.session import train
-from tests.conftest import run_command
+from tests.conftest import finished_run, prepared, run_command, train_run
 
 LENGTH = 12
 RECIPE = (
@@ -56,9 +55,7 @@ def write_project(folder: Path, recipe: str = RECIPE, **texts: list[str]) -> str
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("summaries")
-    recipe = load_recipe(write_project(folder))
-    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
-    return folder / "run"
+    return finished_run(write_project(folder), folder / "run")
 
 
 def test_tabs_become_words_and_come_back() -> None:
@@ -94,22 +91,18 @@ def test_sources_are_cut_to_their_first_tokens_and_targets_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "nmtkit")
-    path = write_project(tmp_path)
+    path, task = write_project(tmp_path), SummaryTask("plain")
     for length, num_cut in ((LENGTH, 8), (3, 24), (1000, 0)):
-        recipe = load_recipe(path, [f"data.max_source_tokens={length}"])
-        manifest = prepare(recipe, tmp_path / f"{length}").manifest
-        run = Run(tmp_path / f"{length}")
+        _, run = prepared(path, tmp_path / f"{length}", f"data.max_source_tokens={length}")
         data, tokenizer = PairData(run.data / "train"), run.tokenizer()
-        task = SummaryTask("plain")
         for pair, (source, target) in enumerate(PAIRS):
             words = task.model_source(source).split()[:length]
             assert [tokenizer.decode([index], "source") for index in data.ids(0, pair).tolist()] == words
             assert tokenizer.decode(data.ids(1, pair).tolist()) == task.model_target(target, "")
-        assert manifest["training_lengths"]["max_source_tokens"] == length
-        report = json.loads((run.data / "report.json").read_text(encoding="utf-8"))
-        part = report["subwords"]["train"]["source"]
+        assert read_json(run.manifest)["training_lengths"]["max_source_tokens"] == length
+        part = read_json(run.data_report)["subwords"]["train"]["source"]
         assert (part.get("cut", 0), part["tokens_per_word"]) == (num_cut, 1)
-        assert ("sources cut</div>" in (run.data / "report.html").read_text("utf-8")) == bool(num_cut)
+        assert ("sources cut</div>" in run.data_page.read_text("utf-8")) == bool(num_cut)
     assert f"train: 8 of 24 sources cut to the first {LENGTH} tokens" in caplog.text
 
 
@@ -121,7 +114,7 @@ def test_a_long_document_is_dropped_only_by_a_stated_limit(tmp_path: Path) -> No
     assert prepare(unlimited, tmp_path / "all").manifest["training_lengths"]["longest_source"] == 2000
     cut = load_recipe(path, ["data.max_source_tokens=20", "cleaning.max_tokens=20", "cleaning.max_characters=100"])
     assert prepare(cut, tmp_path / "cut").manifest["pairs"]["train"] == 2
-    report = json.loads((tmp_path / "cut" / "data" / "report.json").read_text(encoding="utf-8"))
+    report = read_json(Run(tmp_path / "cut").data_report)
     assert report["subwords"]["train"]["source"]["cut"] == 1  # and a pair that is left out
     text = RECIPE.replace(f"max_source_tokens = {LENGTH}", "")
     dropped = load_recipe(write_project(tmp_path, text, train_source=[long, SOURCE], train_target=["tea ."] * 2))
@@ -131,9 +124,8 @@ def test_a_long_document_is_dropped_only_by_a_stated_limit(tmp_path: Path) -> No
 
 
 def test_a_run_scores_rouge_and_its_model_knows_the_length(trained: Path, caplog: pytest.LogCaptureFixture) -> None:
-    scores = json.loads(Run(trained).scores.read_text(encoding="utf-8"))["test"]
-    assert list(scores) == ["rouge1", "rouge2", "rougeL", "rougeLsum"]
-    lengths = json.loads((trained / "averaged" / "model.json").read_text(encoding="utf-8"))["training_lengths"]
+    assert list(read_json(Run(trained).scores)["test"]) == ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+    lengths = read_description(trained / "averaged")["training_lengths"]
     assert lengths["max_source_tokens"] == lengths["longest_source"] == LENGTH
     outcome = run_command("report", trained)
     assert (outcome.code, "rouge1, test" in (trained / "report.html").read_text(encoding="utf-8")) == (0, True)
@@ -174,9 +166,7 @@ def test_tabs_of_prefixes_and_phrases_are_those_of_the_output(trained: Path) -> 
 
 def test_validation_reads_what_translation_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ["training.validate_bleu=true", "training.max_steps=2"]
-    recipe, run, read = load_recipe(write_project(tmp_path), settings), Run(tmp_path / "run"), list[Any]()
-    prepare(recipe, run.folder, mirror=None)
-    segments = Translator._segments
+    run, read, segments = Run(tmp_path / "run"), list[Any](), Translator._segments
 
     def recorded(*arguments: Any) -> Any:
         found = segments(*arguments)
@@ -184,7 +174,7 @@ def test_validation_reads_what_translation_reads(tmp_path: Path, monkeypatch: py
         return found
 
     monkeypatch.setattr(Translator, "_segments", recorded)
-    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
+    train_run(write_project(tmp_path), run.folder, *settings)
     Translator.load([run.folder]).translate(run.valid_text.read()[0], split="never")
     assert read[0] == read[-1] and len(read) > 1
     assert {len(ids) for ids, is_cut in read[0] if is_cut} == {LENGTH}
@@ -322,12 +312,10 @@ def test_empty_sides_are_left_out_and_unequal_files_refused(tmp_path: Path) -> N
 
 
 def test_a_translation_model_cuts_its_sources_in_the_same_way(tmp_path: Path) -> None:
-    recipe = load_recipe(
-        write_project(tmp_path), ["data.task=translation", "data.source_language=de", "data.max_source_tokens=3"]
-    )
-    manifest = prepare(recipe, tmp_path / "run").manifest
-    assert manifest["training_lengths"]["longest_source"] == 3
-    assert FIELD_MARK not in Run(tmp_path / "run").tokenizer().entries("source")
+    settings = ("data.task=translation", "data.source_language=de", "data.max_source_tokens=3")
+    _, run = prepared(write_project(tmp_path), tmp_path / "run", *settings)
+    assert read_json(run.manifest)["training_lengths"]["longest_source"] == 3
+    assert FIELD_MARK not in run.tokenizer().entries("source")
 
 
 @pytest.mark.parametrize("language", ["ja", "ru"])

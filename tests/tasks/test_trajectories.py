@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from typer.testing import CliRunner
 
-from nmtkit.cli.main import app
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.config.recipe import load_recipe
+from nmtkit.config.schema import Recipe
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import pairs_of_epoch
 from nmtkit.data.episodes import EpisodeBatch, EpisodeData, Facts, episode_batch
@@ -31,22 +31,19 @@ from nmtkit.decoding.play import (
     play_at_random,
     wilson,
 )
-from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, NmtkitError, RecipeError
-from nmtkit.json_toml import write_json
+from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.decoder_only import build_model, count_parameters
 from nmtkit.model.flops import forward_flops
 from nmtkit.model.trajectory import DecisionTransformer, tokens_of_step
-from nmtkit.model_folder import load_model, save_model
-from nmtkit.pipeline import run as run_recipe
+from nmtkit.model_folder import LoadedModel, load_model, save_model
 from nmtkit.reports.run_facts import read_run
 from nmtkit.reports.run_page import report_page
 from nmtkit.run import Run, find_model
 from nmtkit.tasks.environments import Discrete
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.loss import action_loss
-from nmtkit.training.session import train
-from tests.conftest import run_command
+from tests.conftest import finished_run, prepared, run_command, train_run
 from tests.decoding.models import WithoutFloat64
 
 pytestmark = pytest.mark.usefixtures("restored_process")
@@ -169,9 +166,28 @@ def from_files(valid: bool = False) -> tuple[tuple[str, str], ...]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("episodes")
-    recipe = load_recipe(write_project(folder))
-    assert run_recipe(recipe, folder / "run", mirror=None, device="cpu", threads=1).exit_code == 0
-    return folder / "run"
+    return finished_run(write_project(folder), folder / "run")
+
+
+def data_of(recipe: Recipe, run: Run) -> EpisodeData:
+    return EpisodeData(run.data / "train", recipe, run.tokenizer())
+
+
+def batch_of(data: EpisodeData, episodes: int) -> EpisodeBatch:
+    batch = make_batch(data, np.arange(episodes))
+    assert isinstance(batch, EpisodeBatch)
+    return batch
+
+
+def mean_total(found: Iterable[Played]) -> float:
+    return float(np.mean([each.total for each in found]))
+
+
+def model_trained(path: str, *overrides: str) -> tuple[LoadedModel, Run]:
+    """The last checkpoint of a training, and its run beside the recipe."""
+    run = Run(Path(path).with_name("run"))
+    train_run(path, run.folder, *overrides)
+    return load_model(run.checkpoints()[-1]), run
 
 
 def with_facts(run: Run, **changes: Any) -> Tokenizer:
@@ -314,25 +330,20 @@ def test_sequences_begin_at_every_step_where_episodes_are_longer(tmp_path: Path)
             {"states": [2], "actions": [1], "rewards": [-1]}]  # fmt: skip
     for window, lengths in ((2, [2, 2, 1, 1]), (3, [3, 1])):
         changes = (*from_files(), ("sequence_length = 4", f"sequence_length = {window}"))
-        recipe = load_recipe(write_project(tmp_path, *changes, train=rows), ["data.min_return=-0.5"])
-        run = Run(tmp_path / f"run{window}")
-        assert prepare(recipe, run.folder).is_new
+        path = write_project(tmp_path, *changes, train=rows)
+        recipe, run = prepared(path, tmp_path / f"run{window}", "data.min_return=-0.5")
         assert not prepare(recipe, run.folder).is_new
-        data = EpisodeData(run.data / "train", recipe, run.tokenizer())
+        data = data_of(recipe, run)
         assert data.target_lengths.tolist() == lengths
         assert (data.source_lengths - 1 + data.target_lengths).tolist() == [3 * length for length in lengths]
-        batch = make_batch(data, np.arange(len(lengths)))
-        assert isinstance(batch, EpisodeBatch)
+        batch = batch_of(data, len(lengths))
         assert batch.num_targets == sum(lengths)
         facts = Facts.of(run.tokenizer())
         assert (facts.scale, facts.best, facts.worst) == (3.5, 3.5, -1.0)
         assert (batch.returns[0] * 3.5).tolist() == pytest.approx([3.5, 2.5, 2.5][: lengths[0]])
         assert float(batch.returns[-1, 0]) == pytest.approx(-0.5 / 3.5)  # not below min_return
         if window == 2:
-            relative = make_batch(
-                EpisodeData(run.data / "train", recipe, with_facts(run, timesteps="window")), np.arange(4)
-            )
-            assert isinstance(relative, EpisodeBatch)
+            relative = batch_of(EpisodeData(run.data / "train", recipe, with_facts(run, timesteps="window")), 4)
             assert relative.timesteps.tolist() == [[0, 1], [0, 1], [0, 0], [0, 0]]
             assert batch.timesteps.tolist()[:2] == [[0, 1], [1, 2]]
             assert data.lines.tolist() == [1, 1, 1, 2]
@@ -346,20 +357,19 @@ def test_the_best_episodes_are_those_above_the_worst(tmp_path: Path) -> None:
 
 def test_data_with_other_values_of_returns_than_the_recipe_are_refused(tmp_path: Path) -> None:
     rows = [{"states": [0], "actions": [0], "rewards": [number]} for number in range(3)]
-    run = Run(tmp_path / "run")
-    for prepared, trained in ((0, 2), (3, 0), (3, 2)):
-        path = write_project(tmp_path, *from_files(), train=rows)
-        prepare(load_recipe(path, [f"model.return_values={prepared}", "data.sequence_length=1"]), run.folder)
-        recipe = load_recipe(path, [f"model.return_values={trained}", "data.sequence_length=1"])
+    path = write_project(tmp_path, *from_files(), train=rows)
+    for before, after in ((0, 2), (3, 0), (3, 2)):
+        of_data, of_training = (f"model.return_values={number}" for number in (before, after))
+        _, run = prepared(path, tmp_path / "run", "data.sequence_length=1", of_data)
         with pytest.raises(DataError, match=r"prepared with another model\.return_values .* prepare the run again"):
-            EpisodeData(run.data / "train", recipe, run.tokenizer())
+            data_of(load_recipe(path, ["data.sequence_length=1", of_training]), run)
 
 
 def test_cost_does_not_take_episodes_that_were_cut_to_another_length(tmp_path: Path) -> None:
     rows = [{"states": [0] * 3, "actions": [0] * 3, "rewards": [1] * 3}]
-    path, run = write_project(tmp_path, *from_files(), train=rows), tmp_path / "run"
-    prepare(load_recipe(path), run)
-    options = ["--run-dir", str(run), "--device-type", "cpu", "--rate", "1"]
+    path = write_project(tmp_path, *from_files(), train=rows)
+    _, run = prepared(path, tmp_path / "run")
+    options = ["--run-dir", run.folder, "--device-type", "cpu", "--rate", "1"]
     assert run_command("cost", path, *options).code == 0
     changed = run_command("cost", path, *options, "--set", "data.sequence_length=2")
     assert (changed.code, "the lengths of its episodes are not known" in changed.err) == (1, True)
@@ -369,13 +379,10 @@ def test_the_best_return_is_that_of_the_training_episodes(tmp_path: Path) -> Non
     rows = [{"states": [0], "actions": [0], "rewards": [number]} for number in range(5)]
     best = []
     for seed in range(4):
-        overrides = ["data.valid=2", f"data.episodes_seed={seed}"]
-        recipe, run = load_recipe(write_project(tmp_path, *from_files(), train=rows), overrides), Run(tmp_path / "run")
-        prepare(recipe, run.folder)
+        path = write_project(tmp_path, *from_files(), train=rows)
+        recipe, run = prepared(path, tmp_path / "run", "data.valid=2", f"data.episodes_seed={seed}")
         facts = Facts.of(run.tokenizer())
-        batch = make_batch(EpisodeData(run.data / "train", recipe, run.tokenizer()), np.arange(3))
-        assert isinstance(batch, EpisodeBatch)
-        returns = (batch.returns[:, 0] * facts.scale).round().tolist()
+        returns = (batch_of(data_of(recipe, run), 3).returns[:, 0] * facts.scale).round().tolist()
         assert (facts.best, facts.worst) == (max(returns), min(returns))
         best.append(facts.best)
     assert min(best) < 4  # held out with one of the seeds
@@ -383,20 +390,19 @@ def test_the_best_return_is_that_of_the_training_episodes(tmp_path: Path) -> Non
 
 def test_validation_may_have_actions_that_only_worse_episodes_have(tmp_path: Path) -> None:
     rows = [{"states": [0], "actions": [number % 2], "rewards": [number % 2]} for number in range(20)]
+    path = write_project(tmp_path, *from_files(), train=rows)
     for valid, actions in ([], ["1"]), (["data.valid=5"], ["0", "1"]):
-        recipe = load_recipe(write_project(tmp_path, *from_files(), train=rows), ["data.best_episodes=0.5", *valid])
-        prepare(recipe, tmp_path / "run")
-        assert Run(tmp_path / "run").tokenizer().entries("target")[4:] == actions
+        _, run = prepared(path, tmp_path / "run", "data.best_episodes=0.5", *valid)
+        assert run.tokenizer().entries("target")[4:] == actions
 
 
 def test_it_learns_to_earn_what_it_is_asked_for(trained: Path) -> None:
     loaded = load_model(find_model(trained))
     request = PlayRequest(episodes=80, environment=REPEAT, is_greedy=True)
     best, worst = (
-        np.mean([each.total for each in play(loaded, PlayRequest(episodes=80, environment=REPEAT, target=target))])
-        for target in (4.0, 0.0)
+        mean_total(play(loaded, PlayRequest(episodes=80, environment=REPEAT, target=target))) for target in (4.0, 0.0)
     )
-    walks = np.mean([each.total for each in play_at_random(Facts.of(loaded.tokenizer), request)])
+    walks = mean_total(play_at_random(Facts.of(loaded.tokenizer), request))
     assert worst < 0.6 < walks < 1.7 < 2.5 < best
     scores = json.loads((trained / "scores.json").read_text(encoding="utf-8"))["episodes"]
     assert scores["mean-return"]["score"] > 2.5
@@ -429,37 +435,26 @@ def test_damaged_arrays_of_prepared_episodes_are_named(trained: Path, tmp_path: 
 
 def test_vectors_are_normalised_and_played(tmp_path: Path) -> None:
     changes = (("Repeat", "Steering"), ("valid = 5", 'states = "vector"\nactions = "vector"'))
-    recipe = load_recipe(write_project(tmp_path, *changes), ["training.max_steps=40", "data.episodes=200"])
-    run = Run(tmp_path / "run")
-    prepare(recipe, run.folder)
+    loaded, run = model_trained(write_project(tmp_path, *changes), "training.max_steps=40", "data.episodes=200")
     states = np.load(run.data / "train" / "states.npy")
     assert np.abs(states.mean(0)).max() < 1e-5
     assert states.std(0).tolist() == pytest.approx([1, 1], abs=1e-4)
     facts = Facts.of(run.tokenizer())
     assert 1.9 < facts.action_scale <= 2
     assert np.abs(np.load(run.data / "train" / "actions.npy")).max() <= 1
-    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
-    request = PlayRequest(episodes=40, environment=recipe.data.environment)
-    loaded = load_model(run.checkpoints()[-1])
-    of_model, of_chance = (
-        np.mean([each.total for each in found]) for found in (play(loaded, request), play_at_random(facts, request))
-    )
-    assert of_model > of_chance + 0.3
+    request = PlayRequest(episodes=40, environment=run.recipe().data.environment)
+    assert mean_total(play(loaded, request)) > mean_total(play_at_random(facts, request)) + 0.3
 
 
 def test_predicted_returns_are_sampled_with_a_prior(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
     settings = ["model.return_values=5", "data.sequence_length=1", "data.timesteps=window", "training.max_steps=400"]
-    recipe = load_recipe(write_project(tmp_path), [*settings, "training.peak_learning_rate=0.01"])
-    run = Run(tmp_path / "run")
-    prepare(recipe, run.folder)
-    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
-    loaded = load_model(run.checkpoints()[-1])
+    loaded, _ = model_trained(write_project(tmp_path), *settings, "training.peak_learning_rate=0.01")
     totals = {}
     for prior in (0.0, 10.0):
         found = play(loaded, PlayRequest(episodes=60, environment=REPEAT, prior=prior))
-        totals[prior] = np.mean([each.total for each in found])
+        totals[prior] = mean_total(found)
         assert all(np.allclose(np.sum(each.values, 1), 1) and len(each.values) == 4 for each in found)
     # Without a prior the returns are those of random actions, 4 / 3 on average.
     assert totals[0.0] < 1.6 < totals[10.0]
@@ -483,9 +478,9 @@ def test_facts_of_other_environments_do_not_stop_play() -> None:
 
 
 def test_a_tuple_of_numbers_is_a_vector(tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path, ("Repeat", "Hand")), ["data.states=vector", "data.episodes=20"])
-    prepare(recipe, tmp_path / "run")
-    assert np.load(Run(tmp_path / "run").data / "train" / "states.npy").shape[1] == 2
+    path = write_project(tmp_path, ("Repeat", "Hand"))
+    _, run = prepared(path, tmp_path / "run", "data.states=vector", "data.episodes=20")
+    assert np.load(run.data / "train" / "states.npy").shape[1] == 2
 
 
 def test_intervals() -> None:
@@ -512,12 +507,9 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
         assert outcome.code == 2 and "give best, predicted or a number (at most 1e30)" in " ".join(outcome.err.split())
     refused = run_command("play", trained, "--environment", REPEAT, "--prior", 3)
     assert refused.code == 1 and "aims at no predicted return; leave out --prior" in refused.err
-    command = ["play", str(trained), "--environment", REPEAT, "--episodes", "20"]
-    command += ["--random", "--json", str(output), "--quiet"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    assert "success rate" in result.output
-    assert "random actions" in result.output
+    options = ["--environment", REPEAT, "--episodes", 20, "--random", "--json", output, "--quiet"]
+    outcome = run_command("play", trained, *options)
+    assert outcome.code == 0 and "success rate" in outcome.out and "random actions" in outcome.out, outcome.err
     found = json.loads(output.read_text(encoding="utf-8"))
     assert [entry["episodes"] for entry in found["models"].values()] == [20, 20]
     assert [len(entry["rewards"]) for entry in found["models"].values()] == [20, 20]
@@ -525,12 +517,12 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
     loaded, other = load_model(find_model(trained)), tmp_path / "other"
     tokenizer = with_facts(Run(trained), environment_seed=7)
     save_model(other, loaded.model.state_dict(), loaded.model.config, tokenizer, loaded.decoding, {}, loaded.lengths)
-    result = CliRunner().invoke(app, [command[0], str(trained), str(other), *command[2:]])
-    assert result.exit_code == 0, result.output
+    outcome = run_command("play", trained, other, *options)
+    assert outcome.code == 0, outcome.err
     models = {str(trained), str(other)}
     names = {*models, *(f"random actions where {name} played" for name in models)}
     assert json.loads(output.read_text(encoding="utf-8"))["models"].keys() == names
-    assert "what is a success" not in result.output
+    assert "what is a success" not in outcome.out + outcome.err
     warned = run_command("play", trained, other, "--environment", REPEAT, "--episodes", "5")
     places = f"{trained} in {REPEAT} of seed 1, {other} in {REPEAT} of seed 7"
     assert f"play in different environments, so do not compare their figures: {places}\n" in warned.err
@@ -544,23 +536,18 @@ def test_the_command_plays_several_models_and_random_actions(trained: Path, tmp_
     save_model(other, loaded.model.state_dict(), loaded.model.config, elsewhere, loaded.decoding, {}, loaded.lengths)
     warned = run_command("play", other, "--environment", REPEAT, "--episodes", "5")
     assert f"{other}: learned in graph, and plays in {REPEAT}\n" in warned.err
-    single = CliRunner().invoke(app, ["play", str(trained), "--environment", REPEAT, "--episodes", "1"])
-    assert single.exit_code == 0 and "±" not in single.output
+    single = run_command("play", trained, "--environment", REPEAT, "--episodes", 1)
+    assert single.code == 0 and "±" not in single.out
     predicted = tmp_path / "cost.json"
-    command = ["cost", str(trained), "--device-type", "h200", "--json", str(predicted), "--quiet"]
-    assert CliRunner().invoke(app, command).exit_code == 0
-    trained_cost = json.loads((trained / "cost.json").read_text(encoding="utf-8"))
-    expected_cost = json.loads(predicted.read_text(encoding="utf-8"))
-    assert [expected_cost[key] for key in ("updates", "target_tokens", "unit")] == [
-        trained_cost[key] for key in ("updates", "target_tokens", "unit")
-    ]
-    assert expected_cost["flops"] == trained_cost["flops"]
+    assert run_command("cost", trained, "--device-type", "h200", "--json", predicted, "--quiet").code == 0
+    expected_cost, trained_cost = read_json(predicted), read_json(trained / "cost.json")
+    keys = ("updates", "target_tokens", "unit", "flops")
+    assert [expected_cost[key] for key in keys] == [trained_cost[key] for key in keys]
     refused = run_command("score", trained, "--confidence", 9)
     assert refused.code == 1 and "plays episodes; leave out --confidence and --comet" in refused.err
     for command, expected in (("report", "report.html"), ("score", "scores.json")):
-        result = CliRunner().invoke(app, [command, str(trained), "--quiet"])
-        assert result.exit_code == 0, result.output
-        assert (trained / expected).is_file()
+        outcome = run_command(command, trained, "--quiet")
+        assert outcome.code == 0 and (trained / expected).is_file(), outcome.err
     assert "A model of decisions" in (trained / "card.md").read_text(encoding="utf-8")
 
 
@@ -694,10 +681,8 @@ def test_sequences_name_the_episodes_of_the_corpora(tmp_path: Path) -> None:
         (from_files()[0][0], 'train = [{ text = "train.jsonl" }, { text = "more.jsonl" }]'), ("= 500\nvalid = 5", "= 1")
     )  # fmt: skip
     for override, kept in (("data.valid=2", 10), ("data.best_episodes=0.5", 6)):
-        recipe = load_recipe(write_project(tmp_path, *changes, train=rows, more=rows), [override])
-        run = Run(tmp_path / override)
-        prepare(recipe, run.folder)
-        data, tokenizer = EpisodeData(run.data / "train", recipe, run.tokenizer()), run.tokenizer()
+        recipe, run = prepared(write_project(tmp_path, *changes, train=rows, more=rows), tmp_path / override, override)
+        data, tokenizer = data_of(recipe, run), run.tokenizer()
         assert len(data) == kept
         states = [int(tokenizer.entries("source")[row]) for row in np.load(run.data / "train" / "states.npy")]
         assert [(int(line) - 1) % 6 for line in data.lines] == states
@@ -706,10 +691,8 @@ def test_sequences_name_the_episodes_of_the_corpora(tmp_path: Path) -> None:
 
 def test_a_temperature_makes_every_return_as_frequent(tmp_path: Path) -> None:
     rows = [{"states": [n, n], "actions": [0, 1], "rewards": [0, int(n in (2, 5))]} for n in range(8)]
-    recipe = load_recipe(write_project(tmp_path, *from_files(), train=rows), ["data.sampling_temperature=1000"])
-    run = Run(tmp_path / "run")
-    prepare(recipe, run.folder)
-    data = EpisodeData(run.data / "train", recipe, run.tokenizer())
+    path = write_project(tmp_path, *from_files(), train=rows)
+    data = data_of(*prepared(path, tmp_path / "run", "data.sampling_temperature=1000"))
     assert data.lines.tolist() == [1, 2, 4, 5, 7, 8, 3, 6]
     assert data.pairs_per_epoch == 8
     counts = np.bincount(
@@ -718,9 +701,7 @@ def test_a_temperature_makes_every_return_as_frequent(tmp_path: Path) -> None:
     assert counts.sum() == pytest.approx(240, abs=1)
     assert set(counts[[2, 5]]) <= {59, 60, 61}
     assert set(counts[[0, 1, 3, 4, 6, 7]]) <= {19, 20, 21}
-    batch = make_batch(data, np.arange(8))
-    assert isinstance(batch, EpisodeBatch)
-    assert batch.returns.tolist() == 6 * [[0, 0]] + 2 * [[1, 1]]
+    assert batch_of(data, 8).returns.tolist() == 6 * [[0, 0]] + 2 * [[1, 1]]
 
 
 def test_a_validation_corpus_without_episodes(tmp_path: Path) -> None:
@@ -733,7 +714,7 @@ def test_positions_are_enough_for_training_and_play(trained: Path) -> None:
     run = Run(trained)
     fewer = load_recipe(str(run.recipe_file), ["model.max_positions=3"])
     with pytest.raises(DataError, match=r"train: episode \d+: 4 steps, but model\.max_positions = 3; raise it"):
-        EpisodeData(run.data / "train", fewer, run.tokenizer())
+        data_of(fewer, run)
     loaded, long = load_model(find_model(trained)), "tests.tasks.test_trajectories:Long"
     for timesteps in ("window", "episode"):  # more steps than positions, in sight and in all
         tokenizer = with_facts(run, timesteps=timesteps, window=50)
@@ -743,13 +724,8 @@ def test_positions_are_enough_for_training_and_play(trained: Path) -> None:
 
 def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
     settings = ["model.return_values=2", "model.returns=false", "training.max_steps=150", "data.episodes=2000"]
-    recipe = load_recipe(write_project(tmp_path, ("Repeat", "First")), settings)
-    run = Run(tmp_path / "run")
-    prepare(recipe, run.folder)
-    train(recipe, run.folder, Workers.start("cpu", "float32", 1, for_training=True))
-    played = play(
-        load_model(run.checkpoints()[-1]), PlayRequest(episodes=80, environment=recipe.data.environment, target=0.0)
-    )
+    loaded, run = model_trained(write_project(tmp_path, ("Repeat", "First")), *settings)
+    played = play(loaded, PlayRequest(episodes=80, environment=run.recipe().data.environment, target=0.0))
     means = best_return_probabilities(played)
     # The first action decides, so the prediction changes after it.
     assert means["success"][0] == pytest.approx(1 / 3, abs=0.15)
@@ -765,17 +741,17 @@ def test_a_critic_predicts_returns_without_reading_them(tmp_path: Path) -> None:
 
 def test_a_run_without_an_environment_names_commands_that_work(tmp_path: Path) -> None:
     short = ("max_steps = 150\n", "max_steps = 50\n")
-    recipe, folder = write_project(tmp_path, *from_files(), short, train=[GOOD] * 4), str(tmp_path / "run")
-    result = CliRunner().invoke(app, ["run", recipe, "--run-dir", folder, "--device", "cpu", "--threads", "1"])
-    assert result.exit_code == 0, result.output
-    commands = [line.split()[1] for line in result.stdout.partition("What to do next:")[2].splitlines() if line]
+    recipe, folder = write_project(tmp_path, *from_files(), short, train=[GOOD] * 4), tmp_path / "run"
+    outcome = run_command("run", recipe, "--run-dir", folder, "--device", "cpu", "--threads", 1)
+    assert outcome.code == 0, outcome.err
+    commands = [line.split()[1] for line in outcome.out.partition("What to do next:")[2].splitlines() if line]
     assert commands == ["play", "report", "cost"]
-    assert f"nmtkit play {folder} --environment" in result.stdout
-    message = str(CliRunner().invoke(app, ["score", folder]).exception)
-    assert f"names no environment, so there is nothing to score; play in one with `nmtkit play {folder}" in message
+    assert f"nmtkit play {folder} --environment" in outcome.out
+    told = f"names no environment, so there is nothing to score; play in one with `nmtkit play {folder}"
+    assert told in run_command("score", folder).err
     bare = ["--environment", "tests.tasks.test_trajectories:Bare", "--episodes", "3"]
-    assert CliRunner().invoke(app, ["play", folder, *bare]).exit_code == 0
-    assert "action_space" in str(CliRunner().invoke(app, ["play", folder, *bare, "--random"]).exception)
+    assert run_command("play", folder, *bare).code == 0
+    assert "action_space" in run_command("play", folder, *bare, "--random").err
 
 
 def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
@@ -786,25 +762,23 @@ def test_what_cannot_be_played(trained: Path, tmp_path: Path) -> None:
         play(loaded, PlayRequest(episodes=1))
     with pytest.raises(DataError, match=r"the environment: a state has .*, not a whole number or a name"):
         play(loaded, PlayRequest(environment="tests.tasks.test_trajectories:Steering"))
-    (tmp_path / "x.txt").write_text("a\n", encoding="utf-8")
-    text = ["--hypothesis", str(tmp_path / "x.txt")]
+    recipe, text = write_project(tmp_path), tmp_path / "x.txt"
+    text.write_text("a\n", encoding="utf-8")
     for command in (
-        ["translate", str(trained), "--input", str(tmp_path / "x.txt")],
-        ["classify", str(trained), "--input", str(tmp_path / "x.txt")],
-        ["generate", str(trained)],
-        ["score", "--model", str(trained), "--source", str(tmp_path / "x.txt"), *text],
-        ["score", "--model", str(trained), *text],
-        ["cost", str(tmp_path / "mine.toml"), "--run-dir", str(tmp_path / "new")],
-        ["attention", str(trained), "--source", "a", "--target", "a"],
-        ["inspect", str(trained), "--line", "1"],
-        ["prepare", str(tmp_path / "mine.toml"), "--check"],
+        ("translate", trained, "--input", text),
+        ("classify", trained, "--input", text),
+        ("generate", trained),
+        ("score", "--model", trained, "--source", text, "--hypothesis", text),
+        ("score", "--model", trained, "--hypothesis", text),
+        ("cost", recipe, "--run-dir", tmp_path / "new"),
+        ("attention", trained, "--source", "a", "--target", "a"),
+        ("inspect", trained, "--line", 1),
+        ("prepare", recipe, "--check"),
     ):
-        write_project(tmp_path)
-        result = CliRunner().invoke(app, command)
-        assert isinstance(result.exception, NmtkitError), (command, result.output)
-        assert "\n" not in str(result.exception)
+        outcome = run_command(*command)
+        assert outcome.code == 1 and re.fullmatch("error: .*\n", outcome.err), (command, outcome)
         if command[0] in ("translate", "classify", "generate"):
-            assert "use `nmtkit play`" in str(result.exception)
+            assert "use `nmtkit play`" in outcome.err
 
 
 def test_runs_are_compared_by_their_stored_scores(trained: Path, tmp_path: Path) -> None:
@@ -812,11 +786,10 @@ def test_runs_are_compared_by_their_stored_scores(trained: Path, tmp_path: Path)
     scores = json.loads((copy / "scores.json").read_text())
     scores["episodes"]["success-rate"]["score"] += 1
     (copy / "scores.json").write_text(json.dumps(scores))
-    result = CliRunner().invoke(app, ["compare", str(trained), str(copy)])
-    assert result.exit_code == 0, result.output
-    assert "+1.00" in result.stdout and "no test, as" in result.stdout
+    outcome = run_command("compare", trained, copy)
+    assert outcome.code == 0 and "+1.00" in outcome.out and "no test, as" in outcome.out, outcome.err
     (copy / "scores.json").unlink()
-    assert "None that all runs have" in CliRunner().invoke(app, ["compare", str(trained), str(copy)]).stdout
+    assert "None that all runs have" in run_command("compare", trained, copy).out
     recipe = Run(copy).recipe_file
     stated = re.sub(r"(?ms)^train = \[.*?^\]\n", "", recipe.read_text())
     recipe.write_text(re.sub("(?m)^environment = .*$", 'train = [{ text = "some.jsonl" }]', stated))
@@ -840,7 +813,5 @@ def test_long_episodes_are_cut(trained: Path) -> None:
 
 
 def test_a_model_of_other_episodes_is_no_start(trained: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(write_project(tmp_path), ["data.sequence_length=3", f"training.init={trained}"])
-    prepare(recipe, tmp_path / "run")
     with pytest.raises(NmtkitError, match="have other returns, states or actions; take the same episodes"):
-        train(recipe, tmp_path / "run", Workers.start("cpu", "float32", 1, for_training=True))
+        train_run(write_project(tmp_path), tmp_path / "run", "data.sequence_length=3", f"training.init={trained}")
