@@ -86,13 +86,39 @@ class TestBuiltInRecipes:
 
 class TestDefaults:
     def test_the_default_model_is_the_papers_base(self) -> None:
-        model = ModelConfig()  # docs/recipe-keys.toml has the defaults of all keys, which test_docs.py compares
-        assert (model.architecture, model.self_attention, model.head) == ("encoder-decoder", (), "none")
-        assert (model.encoder_layers, model.decoder_layers, model.d_model, model.d_ff) == (6, 6, 512, 2048)
-        assert (model.num_heads, model.norm, model.positions) == (8, "post", "sinusoidal")
-        assert (model.activation, model.embedding_scale, model.output_bias) == ("relu", True, False)
-        assert (model.dropout, model.attention_dropout, model.ffn_dropout) == (0.1, 0.0, 0.0)
-        assert model.share_embeddings == "all"
+        assert ModelConfig().model_dump() == {
+            "architecture": "encoder-decoder",
+            "source_attention": "causal",
+            "target_positions": "continued",
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+            "d_model": 512,
+            "d_ff": 2048,
+            "num_heads": 8,
+            "d_k": None,
+            "d_v": None,
+            "self_attention": (),
+            "local_block": 256,
+            "local_previous_block": False,
+            "compression": 3,
+            "attention_window": None,
+            "norm": "post",
+            "positions": "sinusoidal",
+            "max_positions": 1024,
+            "activation": "relu",
+            "embedding_scale": True,
+            "output_bias": False,
+            "decoder_start": "bos",
+            "initialization": "xavier",
+            "dropout": 0.1,
+            "attention_dropout": 0.0,
+            "ffn_dropout": 0.0,
+            "share_embeddings": "all",
+            "head": "none",
+            "vector_states": False,
+            "returns": True,
+            "return_values": 0,
+        }
 
     def test_the_default_training_is_the_papers_base(self) -> None:
         training = TrainingConfig()
@@ -105,14 +131,28 @@ class TestDefaults:
         assert training.keep_last == 5
 
     def test_the_default_search_is_the_papers(self) -> None:
-        decoding = DecodingConfig()
-        assert (decoding.beam, decoding.length_penalty, decoding.alpha, decoding.average_last) == (4, "wu", 0.6, 5)
-        assert (decoding.max_length, decoding.max_length_ratio, decoding.max_length_offset) == (None, 1.0, 50)
+        assert DecodingConfig().model_dump() == {
+            "beam": 4,
+            "length_penalty": "wu",
+            "alpha": 0.6,
+            "finished": "within",
+            "max_length_offset": 50,
+            "max_length_ratio": 1.0,
+            "max_length": None,
+            "min_length": 0,
+            "no_repeat_ngram": 0,
+            "coverage_penalty": 0.0,
+            "whole_trees": False,
+            "average_last": 5,
+        }
 
-    def test_stated_limits_replace_the_default_one_and_may_stand_together(self, folder: Folder) -> None:
-        for steps, limits in (("", (None, 3, 1.5)), ("max_steps = 2\n", (2, 3, 1.5))):
-            training = folder.load(f"{DATA}[training]\n{steps}max_epochs = 3\nmax_minutes = 1.5\n").training
-            assert (training.max_steps, training.max_epochs, training.max_minutes) == limits
+    def test_a_stated_limit_replaces_the_default_one(self, folder: Folder) -> None:
+        training = folder.load(DATA + "[training]\nmax_epochs = 3\nmax_minutes = 1.5\n").training
+        assert (training.max_steps, training.max_epochs, training.max_minutes) == (None, 3, 1.5)
+
+    def test_all_limits_may_stand_together(self, folder: Folder) -> None:
+        training = folder.load(DATA + "[training]\nmax_steps = 2\nmax_epochs = 3\nmax_minutes = 4\n").training
+        assert (training.max_steps, training.max_epochs, training.max_minutes) == (2, 3, 4)
 
     def test_every_key_says_what_it_means(self) -> None:
         silent = [
@@ -538,8 +578,10 @@ class TestLocalFiles:
 
     def test_a_tilde_is_the_home_folder(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", "/home/someone")
-        (pair,) = folder.load(DATA, 'data.test=[{source = "~/a.en", target = "~/a.de"}]').data.test
-        assert pair == LocalPair(source=Path("/home/someone/a.en"), target=Path("/home/someone/a.de"))
+        recipe = folder.load(DATA, 'data.test=[{source = "~/a.en", target = "~/a.de"}]')
+        (pair,) = recipe.data.test
+        assert isinstance(pair, LocalPair)
+        assert pair.source == Path("/home/someone/a.en")
 
     def test_a_tilde_before_no_user_is_part_of_a_name(self, folder: Folder) -> None:
         with pytest.raises(RecipeError, match=r"~nobody-here/mine\.toml: no such recipe file"):

@@ -154,6 +154,13 @@ def test_a_loaded_model_is_ready_to_translate(tmp_path: Path) -> None:
     assert (loaded.provenance["run"], loaded.provenance["step"]) == ("mine", 12)
 
 
+def test_a_model_folder_can_be_copied(tmp_path: Path) -> None:
+    shutil.copytree(save(tmp_path / "here"), tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    loaded = load_model(tmp_path / "there")
+    assert torch.equal(loaded.model.output_embedding, model_of().output_embedding)
+
+
 def test_the_manifest_has_the_sums_of_all_other_files_and_the_versions(tmp_path: Path) -> None:
     folder = save(tmp_path / "model")
     provenance = json.loads((folder / "provenance.json").read_text())

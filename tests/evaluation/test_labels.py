@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,23 @@ import pytest
 from scipy.stats import binomtest, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from nmtkit.config.data_schema import TASK_NAMES
+from nmtkit.config.recipe import load_recipe
 from nmtkit.errors import DataError
 from nmtkit.evaluation import significance
 from nmtkit.evaluation.checks import text_faults
+from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.labels import LabelMetric, NumberMetric
+from nmtkit.evaluation.metric_names import default_metrics
 from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.significance import mcnemar, paired_test
+from nmtkit.pipeline import run as run_pipeline
+from nmtkit.pipeline import score_run
+from nmtkit.reports.run_facts import read_run, translated
+from nmtkit.reports.run_page import report_page
+from nmtkit.run import Run
+from nmtkit.tasks.known import TASKS
+from nmtkit.tasks.task import Task
 from tests.conftest import run_command
 
 CLASSES = {2: "01", 3: ["neg", "neu", "pos"], 6: ["ABBR", "DESC", "ENTY", "HUM", "LOC", "a b|c"]}
@@ -169,11 +181,14 @@ def test_randomization_of_labels_is_close_to_mcnemars_test(losses: int, wins: in
     assert p_value == pytest.approx(mcnemar(gold, *systems.values())[2], abs=0.025)
 
 
-def test_mcnemars_test_reads_labels_as_accuracy_does_and_as_many_of_each_side() -> None:
+def test_mcnemars_test_reads_labels_as_accuracy_does() -> None:
     gold, blanks = ["very good", "bad"] * 10, ["very  good", " bad"] * 10
     assert mcnemar(gold, blanks, gold) == (0, 0, 1.0)
+
+
+def test_mcnemars_test_takes_as_many_lines_of_each_side() -> None:
     with pytest.raises(ValueError, match="zip"):
-        mcnemar(gold, blanks, gold[1:])
+        mcnemar(["1", "0"], ["1", "1"], ["1"])
 
 
 def test_mcnemars_test_is_for_accuracy_alone() -> None:
@@ -249,3 +264,75 @@ def test_what_is_no_label_or_no_number_is_one_line(
     (line,) = result.err.splitlines()
     assert message in line
     assert not (tmp_path / "scores.json").exists()
+
+
+class Parity(Task):
+    """The parity of the number of words, as a label."""
+
+    own_metric = "labels"
+
+    def __init__(self, text: str) -> None:
+        pass
+
+
+RECIPE = (
+    '[data]\ntask = "parity"\nsource_language = "en"\ntarget_language = "zxx"\nvocab_size = 60\n'
+    'train = [{ source = "train.en", target = "train.zxx" }]\nvalid = [{ source = "test.en", target = "test.zxx" }]\n'
+    'test = [{ source = "test.en", target = "test.zxx" }]\n'
+    '[cleaning]\nduplicate_pair = "keep"\noverlap_test = "keep"\n'
+    "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 32\nd_ff = 64\nnum_heads = 2\n"
+    "[training]\ntokens_per_update = 600\nwarmup_steps = 2\nmax_steps = 2\ncheckpoint_every_steps = 2\n"
+    'precision = "float32"\n[decoding]\nbeam = 1\naverage_last = 1\nmax_length = 4\n'
+)
+
+
+def test_the_runs_of_a_task_with_labels_are_scored_compared_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "parity", Parity)
+    monkeypatch.setattr("nmtkit.config.data_schema.TASK_NAMES", (*TASK_NAMES, "parity"))
+    words = ("ant", "bee", "cow", "dog", "eel", "fox", "gnu", "hen")
+    sentences = [" ".join(words[(n + m) % 8] for m in range(3 + n % 5)) for n in range(300)]
+    gold = [("odd", "even")[len(sentence.split()) % 2 == 0] for sentence in sentences]
+    for name, part in (("train", slice(260)), ("test", slice(260, None))):
+        write(tmp_path / f"{name}.en", sentences[part])
+        write(tmp_path / f"{name}.zxx", gold[part])
+    (tmp_path / "mine.toml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(str(tmp_path / "mine.toml"))
+    assert default_metrics(recipe.data) == ["labels"]
+    run_pipeline(recipe, tmp_path / "one", mirror=None, device="cpu", threads=1)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    gold = gold[260:]
+    outputs = {"one": ["odd"] * 40, "two": [*gold[:37], "odd", "ODD", "even"]}
+    for name, labels in outputs.items():
+        write(Run(tmp_path / name).translation("test"), labels)
+    scores = score_run(tmp_path / "two")["test"]
+    assert list(scores) == ["accuracy", "f1", "macro-f1", "matthews"]
+    assert scores["accuracy"].score == pytest.approx(100 * accuracy_score(gold, outputs["two"]))
+    assert scores["f1"].signature.startswith("labels|classes:2|positive:odd|lines:40|")
+
+    comparison = compare_runs([tmp_path / "one", tmp_path / "two"], trials=20)
+    assert list(comparison.scores["test"]) == ["accuracy", "f1", "macro-f1", "matthews"]
+    tested = comparison.scores["test"]["accuracy"]["two"]
+    assert tested.p_value == mcnemar(gold, *outputs.values())[2] and "mcnemar" in tested.signature
+    assert "|bs:20|" in comparison.scores["test"]["f1"]["two"].signature
+    change = comparison.changes["test"]["two"][0]
+    assert (change.metric, change.before, change.after) == ("accuracy", 0, 100)
+    explicit = compare_runs([tmp_path / "one", tmp_path / "two"], method="mcnemar")
+    assert explicit.scores["test"] == {"accuracy": comparison.scores["test"]["accuracy"]}
+    result = run_command(*["compare", *(str(tmp_path / name) for name in outputs), "--paired", "mcnemar"])
+    assert result.code == 0 and "test:mcnemar-exact" in result.out
+
+    facts = [read_run(tmp_path / "two")]
+    worst = translated(facts[0], "test")
+    assert not isinstance(worst, str) and (worst[0].metric, worst[0].quality, worst[-1].quality) == ("accuracy", 0, 100)
+    page = report_page(facts, with_attention=False)
+    assert "accuracy, test" in page and "chrF2" not in page
+    wrong = sum(one.quality == 0 for one in worst)
+    shown = page.partition("<summary>Worst")[2].partition("</details>")[0]
+    assert 0 < wrong <= 3 and shown.count("accuracy 0<") == shown.count("<dt>line") == wrong
+    # a translation of the same kind of text is scored by other metrics
+    text = (tmp_path / "two" / "recipe.toml").read_text(encoding="utf-8")
+    (tmp_path / "two" / "recipe.toml").write_text(text.replace('"parity"', '"translation"'), encoding="utf-8")
+    with pytest.raises(DataError, match=r"one and two cannot be compared: data\.task, data\.text or"):
+        compare_runs([tmp_path / "one", tmp_path / "two"])

@@ -112,6 +112,11 @@ def test_lower_cased_bleu_ignores_case_and_says_so(text: Any) -> None:
     assert "case:lc" in scores["bleu-tokenized-lc"].signature
 
 
+def test_a_chain_of_single_letters_is_split_once() -> None:
+    scores = score(["a-b-c x y z"], ["a-b-c x y z"], target_language="de", text="tokenized")
+    assert "hyp_len = 6 ref_len = 6" in scores["bleu-compound-split"].details
+
+
 def test_compound_split_bleu_replaces_punctuation_tokenises_and_splits_both_sides() -> None:
     result = score(HYPOTHESES, REFERENCES, target_language="de", text="plain")["bleu-compound-split"]
     sides = [
@@ -182,18 +187,11 @@ def test_strings_and_an_unknown_kind_of_text_are_refused() -> None:
         Scorer([["a b"]], target_language=None, text="tokenised")
 
 
-@pytest.mark.parametrize(
-    ("hypotheses", "references", "told"),
-    [
-        (HYPOTHESES, [REFERENCES, REFERENCES, REFERENCES[:2]], "reference 1 has 4 lines and reference 3 has 2:"),
-        (HYPOTHESES, [REFERENCES[:3]], "the hypotheses have 4 lines and the references 3:"),
-        (HYPOTHESES, [], "no reference"),
-        ([], [[]], "no lines: there is nothing to score"),
-    ],
-)
-def test_unequal_or_missing_lines_are_told(hypotheses: list[str], references: list[list[str]], told: str) -> None:
-    with pytest.raises(DataError, match=told):
-        Scorer(references, target_language="de", text="plain").score(hypotheses)
+def test_unequal_references_are_told() -> None:
+    with pytest.raises(DataError, match="reference 1 has 4 lines and reference 3 has 2:"):
+        Scorer([REFERENCES, REFERENCES, REFERENCES[:2]], target_language=None, text="plain")
+    with pytest.raises(DataError, match="no reference"):
+        Scorer([], target_language=None, text="plain")
 
 
 def test_a_test_set_stands_in_the_signature_as_sacrebleu_writes_it() -> None:
@@ -309,6 +307,16 @@ def test_every_metric_says_what_it_may_be_compared_with() -> None:
 
 
 # Lines
+
+
+def test_unequal_line_counts_are_an_error_that_tells_both() -> None:
+    with pytest.raises(DataError, match="the hypotheses have 4 lines and the references 3:"):
+        score(HYPOTHESES, REFERENCES[:3], target_language="de", text="plain")
+
+
+def test_no_lines_are_an_error() -> None:
+    with pytest.raises(DataError, match="no lines: there is nothing to score"):
+        score([], [], target_language="de", text="plain")
 
 
 @pytest.mark.parametrize("text", ["plain", "tokenized"])

@@ -7,13 +7,16 @@ import pytest
 from nmtkit.text import moses
 
 
-def test_tokenize_splits_punctuation_keeps_abbreviations_and_hyphens_and_does_not_escape() -> None:
-    lines = ['Das ist "gut", z.B. ein Links-rechts-Fall (siehe Dr. Meier).', "Müller & Söhne | <b> [1] 'x'"]
-    tokens = [
+def test_tokenize_splits_punctuation_and_keeps_abbreviations_and_hyphens() -> None:
+    lines = ['Das ist "gut", z.B. ein Links-rechts-Fall (siehe Dr. Meier).', "Hallo Welt!"]
+    assert moses.tokenize(lines, "de") == [
         'Das ist " gut " , z.B. ein Links-rechts-Fall ( siehe Dr. Meier ) .',
-        "Müller & Söhne | < b > [ 1 ] ' x '",
+        "Hallo Welt !",
     ]
-    assert moses.tokenize(lines, "de") == tokens
+
+
+def test_tokenize_does_not_escape() -> None:
+    assert moses.tokenize(["Müller & Söhne | <b> [1] 'x'"], "de") == ["Müller & Söhne | < b > [ 1 ] ' x '"]
 
 
 def test_rules_follow_the_language() -> None:
@@ -64,8 +67,14 @@ def test_every_line_gives_one_line() -> None:
 
 
 def test_detokenize_joins_a_line_in_the_style_of_multi30k() -> None:
-    line = "ein mann mit &quot; hut &quot; ( und schal ) : ein hell @-@ blaues auto &amp; so , oder ?"
-    assert moses.detokenize([line], "de") == ['ein mann mit "hut" (und schal): ein hell-blaues auto & so, oder?']
+    lines = [
+        "ein mann mit &quot; hut &quot; ( und schal ) sieht dir zu .",
+        "rock &amp; roll : ein hell @-@ blaues auto , oder ?",
+    ]
+    assert moses.detokenize(lines, "de") == [
+        'ein mann mit "hut" (und schal) sieht dir zu.',
+        "rock & roll: ein hell-blaues auto, oder?",
+    ]
 
 
 def test_detokenize_undoes_tokenize() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.errors import DataError
 from nmtkit.text.terms import Glossary, Kind, kept_spans
 from tests.conftest import message_of
 
@@ -113,7 +114,9 @@ def test_a_wrong_line_of_a_glossary_is_named(tmp_path: Path, content: bytes, mes
 def test_a_wrong_pair_that_is_no_line_of_a_file_is_named_by_its_term(
     pairs: list[tuple[str, str]], message: str
 ) -> None:
-    assert message_of(lambda: Glossary(pairs)) == message
+    with pytest.raises(DataError) as error:
+        Glossary(pairs)
+    assert str(error.value) == message
 
 
 TEXT = (
@@ -140,8 +143,14 @@ def test_spans_of_each_kind_are_found(kind: Kind, expected: list[str]) -> None:
 
 def test_a_number_in_a_url_or_tag_is_part_of_it() -> None:
     found = kept_spans(TEXT, ("numbers", "urls", "tags"))
-    numbers = [TEXT[start:stop] for start, stop, kind in found if kind == "numbers"]
-    assert numbers == ["3.5", "1,000", "2010-2012", "5", "20", "5"]
+    assert [TEXT[start:stop] for start, stop, kind in found if kind == "numbers"] == [
+        "3.5",
+        "1,000",
+        "2010-2012",
+        "5",
+        "20",
+        "5",
+    ]
     assert kept_spans(TEXT, ()) == []
 
 

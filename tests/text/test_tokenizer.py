@@ -3,6 +3,8 @@
 import hashlib
 import json
 import random
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,6 @@ from nmtkit.text.normalization import normalize
 from nmtkit.text.sentencepieces import MAX_LEARNED_BYTES
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, join_segments
-from tests.conftest import message_of
 
 ALPHABET = "abcdefpäßﬁＡ１Ω<>/s@ıİ\u2028\u2029\u0085\u00a0\u3000\u200b\u0301\ufeff\x0b\x0c\r \ue000🙂"
 """Letters, a ligature, full-width forms, a combining accent, and everything that somebody takes for a line's end."""
@@ -177,8 +178,7 @@ class TestVocabulary:
 
     def test_a_word_begins_where_a_blank_was(self, default: Tokenizer) -> None:
         (ids,) = default.encode(["ab cd eab"], "source")
-        starts = zip(default.pieces(ids, "source"), default.word_starts(ids, "source"), strict=True)
-        text = "".join(f"|{piece}" if start else piece for piece, start in starts)
+        text = "".join(f"|{piece}" if start else piece for piece, start in _pieces_with_starts(default, ids))
         assert text.replace("\u2581", "") == "|ab|cd|eab"
 
     def test_a_vocabulary_that_the_text_cannot_fill_is_refused_with_the_largest_possible(self, kind: str) -> None:
@@ -217,6 +217,10 @@ class TestVocabulary:
         parts = list(short_parts(line))
         assert all(len(part.encode()) <= MAX_LEARNED_BYTES for part in parts)
         assert "".join(parts).replace(" ", "") == line.replace(" ", "")
+
+
+def _pieces_with_starts(tokenizer: Tokenizer, ids: list[int]) -> Iterator[tuple[str, bool]]:
+    yield from zip(tokenizer.pieces(ids, "source"), tokenizer.word_starts(ids, "source"), strict=True)
 
 
 class TestSegmentedText:
@@ -291,15 +295,26 @@ class TestFiles:
         assert same.fingerprint() == default.fingerprint()
         assert len({default.fingerprint(), *(other.fingerprint() for other in others)}) == 5
 
+    def test_a_folder_without_tokenizer_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelError, match="there is no tokenizer") as caught:
+            Tokenizer.load(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+
     def test_a_model_file_is_known_to_be_cut_short_wherever_it_was_cut(
         self, default: Tokenizer, tmp_path: Path
     ) -> None:
         default.save(tmp_path)
         path = tmp_path / ("joint.vocab" if default.settings["subwords"] == "wordpiece" else "joint.model")
         whole = path.read_bytes()
+        unnoticed = []
         for length in [*range(0, len(whole), 7), len(whole) - 1]:
             path.write_bytes(whole[:length])
-            assert str(path) in message_of(lambda: Tokenizer.load(tmp_path), ModelError)
+            try:
+                Tokenizer.load(tmp_path)
+                unnoticed.append(length)
+            except ModelError as error:
+                assert str(path) in str(error)
+        assert unnoticed == []
 
     @pytest.mark.parametrize("content", [b"", b"nonsense", b"[" * 100_000])
     @pytest.mark.parametrize("subwords", ["bpe", "imported", "gpt-bpe"])
@@ -327,6 +342,19 @@ class TestFiles:
         stored = (tmp_path / "tokenizer.json").read_text()
         (tmp_path / "tokenizer.json").write_text(stored.replace("<bt>", "<bx>"))
         with pytest.raises(ModelError, match=r"tokenizer\.json: damaged"):
+            Tokenizer.load(tmp_path)
+
+    def test_a_missing_model_file_is_named(self, default: Tokenizer, tmp_path: Path) -> None:
+        default.save(tmp_path)
+        name = "joint.vocab" if default.settings["subwords"] == "wordpiece" else "joint.model"
+        (tmp_path / name).unlink()
+        with pytest.raises(ModelError, match=rf"{re.escape(name)}: no such file"):
+            Tokenizer.load(tmp_path)
+
+    def test_a_damaged_description_is_named(self, default: Tokenizer, tmp_path: Path) -> None:
+        default.save(tmp_path)
+        (tmp_path / "tokenizer.json").write_text("{")
+        with pytest.raises(ModelError, match=r"tokenizer\.json: not valid JSON"):
             Tokenizer.load(tmp_path)
 
 
