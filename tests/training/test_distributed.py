@@ -331,11 +331,6 @@ def test_all_who_meet_go_by_the_same_new_name_whatever_an_earlier_attempt_left(s
     assert len(set(names[0])) == 3
 
 
-def test_a_process_that_does_not_come_is_named(stores: list[Store]) -> None:
-    message = message_of(lambda: meet(stores[0], 0, 2, "cpu", timedelta(seconds=0.1)), NmtkitError)
-    assert message == "process 1 of 2 is missing; start it, too"
-
-
 def test_processes_with_different_devices_do_not_meet(stores: list[Store]) -> None:
     faults: dict[int, str] = {}
 

@@ -35,7 +35,7 @@ def batch(pairs: list[tuple[list[int], list[int]]] = PAIRS) -> Batch:
 
 @pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("at_once", [1, 25, 1000])
-def test_loss_and_nll_are_torchs_however_many_logits_are_held_at_once(
+def test_the_loss_equals_torchs_cross_entropy_in_value_and_gradient(
     at_once: int, label_smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(3)

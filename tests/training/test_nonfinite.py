@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from nmtkit.config.recipe import load_recipe
-from nmtkit.config.schema import TrainingConfig
 from nmtkit.data.shards import PairData
 from nmtkit.distributed.workers import ComputedPrecision, Workers
 from nmtkit.errors import NmtkitError
@@ -32,9 +31,9 @@ from nmtkit.training.nonfinite import (
 from nmtkit.training.session import TrainingResult
 from nmtkit.training.state import Progress, TrainingState, whole_states
 from tests.conftest import TinyProject, message_of
-from tests.training.updates import ALONE, equal, plan_of, random_pairs, run, run_two_processes, tiny_state
+from tests.training import updates
+from tests.training.updates import ALONE, check_resume, config, equal, random_pairs, run, tiny_state
 
-TRAINING = {"tokens_per_update": 60, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
 HALF = Workers(0, 1, torch.device("cpu"), "fp16")
 new_state = partial(tiny_state, dropout=0.2)
 
@@ -48,10 +47,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
 def warnings(logged: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     logged.set_level(logging.WARNING)
     return logged
-
-
-def config(**changes: object) -> TrainingConfig:
-    return TrainingConfig.model_validate({**TRAINING, "warmup_steps": 3, **changes})
 
 
 def copy_of(tensors: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -195,20 +190,13 @@ def test_gradients_are_scaled_inside_and_overflow_is_skipped(data: PairData, poi
 
 
 def test_a_run_in_fp16_goes_on_bit_for_bit(data: PairData, tmp_path: Path, poison: Poison) -> None:
-    training = config()
     poison.steps, poison.what = {(0, 2), (0, 5)}, "gradient"
-    poison.state = whole = new_state(training)
-    run(whole, data, training, 7, HALF)
-    poison.state = first = new_state(training)
-    run(first, data, training, 3, HALF)
-    assert first.progress.loss_scale == 2.0**15
-    poison.state = second = new_state(training)
-    first.save(Run(tmp_path), {})
-    second.load(*whole_states(Run(tmp_path), 1)[0])
-    run(second, data, training, 4, HALF)
-    assert second.progress == whole.progress
-    assert whole.progress.overflows == 2
-    assert equal(copy_of(second.tensors()), copy_of(whole.tensors()))
+
+    def poisoned() -> TrainingState:
+        poison.state = new_state(config())
+        return poison.state
+
+    assert check_resume(poisoned, data, tmp_path, HALF).progress.overflows == 2
 
 
 # ---- a whole run
@@ -432,12 +420,12 @@ workers.close()
 def test_two_processes_skip_updates_alike_and_go_back_together(tiny: TinyProject, tmp_path: Path) -> None:
     run_dir = tiny.copy(tmp_path / "run")
     recipe = load_recipe(str(tiny.recipe))
-    run_two_processes(RUN_WORKER, tmp_path, str(tiny.recipe), str(run_dir), *SETTINGS)
+    updates.run_two_processes(RUN_WORKER, tmp_path, str(tiny.recipe), str(run_dir), *SETTINGS)
     told = (run_dir / "0.txt").read_text()
     assert told == (run_dir / "1.txt").read_text()
     assert told.startswith("(12, 1, 5, 1, 32768.0, [")
     assert [line["step"] for line in read_json_lines(run_dir / "metrics.jsonl")] == list(range(1, 13))
     pairs = PairData(run_dir / "data" / "train")
-    planned = [update for epoch in range(5) for update in plan_of(pairs, recipe.training, epoch).updates]
+    planned = [update for epoch in range(5) for update in updates.plan_of(pairs, recipe.training, epoch).updates]
     first = read_json_lines(run_dir / "nonfinite.jsonl")[0]
     assert first["lines"] == sorted(pairs.lines[planned[first["step"] - 1]].tolist())  # of both processes

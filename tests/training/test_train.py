@@ -4,7 +4,6 @@ import errno
 import fcntl
 import itertools
 import json
-import logging
 import os
 import platform
 import re
@@ -42,17 +41,6 @@ def trained(uninterrupted: Path, tmp_path: Path) -> Path:
     """A copy of the run that was not interrupted: checkpoints 8 and 12 and the best one, saves 12 and 14."""
     shutil.copytree(uninterrupted, tmp_path / "trained")
     return tmp_path / "trained"
-
-
-@pytest.fixture
-def warnings() -> Iterator[list[str]]:
-    """What is logged as a warning."""
-    told: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("nmtkit").addHandler(handler)
-    yield told
-    logging.getLogger("nmtkit").removeHandler(handler)
 
 
 def flipped(path: Path) -> bytes:
@@ -354,19 +342,17 @@ class TestSaves:
             ("optimizer.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-100])),
             ("optimizer.safetensors", lambda path: path.unlink()),
             ("state.json", lambda path: rewrite(path, lambda saved: saved["progress"].update(step=12))),
-            ("state.json", lambda path: rewrite(path, lambda saved: saved.update(progress={}))),
-            ("state.json", lambda path: rewrite(path, lambda saved: saved.update(regular=True))),
             ("state.json", lambda path: rewrite(path, lambda saved: saved.pop("meter"))),
             ("state.json", lambda path: rewrite(path, lambda saved: saved.update(sha256=None))),
             ("state.json", lambda path: rewrite(path, lambda saved: saved.pop("files"))),
         ],
     )
     def test_a_damaged_save_is_passed_over_with_a_warning(
-        self, trained: Path, warnings: list[str], name: str, damage: Callable[[Path], object]
+        self, trained: Path, logged: pytest.LogCaptureFixture, name: str, damage: Callable[[Path], object]
     ) -> None:
         damage(trained / "resume/step-00000014" / name)
         assert [folder.name for folder, _ in state.whole_states(Run(trained), 2)] == ["step-00000012"]
-        [warning] = [each for each in warnings if each.endswith("; using the previous resume state")]
+        [warning] = [each for each in logged.messages if each.endswith("; using the previous resume state")]
         # Of a file that differs from its checksum, only the folder is named.
         assert f"step-00000014/{name}" in warning or "step-00000014: damaged (its files do not match" in warning
 
@@ -380,11 +366,14 @@ class TestSaves:
         assert tiny.train(trained).step == STEPS
         assert determined(trained) == determined(uninterrupted)
 
-    def test_other_files_in_a_save_are_no_damage(self, tiny: TinyProject, trained: Path, warnings: list[str]) -> None:
+    def test_other_files_in_a_save_are_no_damage(
+        self, tiny: TinyProject, trained: Path, logged: pytest.LogCaptureFixture
+    ) -> None:
+        logged.set_level("WARNING")
         for name in (".DS_Store", "._weights.safetensors"):
             (trained / "resume/step-00000014" / name).write_bytes(b"x")
         assert tiny.train(trained, "training.max_steps=15").step == STEPS + 1
-        assert warnings == []
+        assert logged.messages == []
         assert [path.name for path in Run(trained).resume_states()][-2:] == ["step-00000014", "step-00000015"]
 
     def test_every_flipped_bit_of_a_state_is_noticed(self, trained: Path) -> None:
@@ -404,11 +393,11 @@ class TestSaves:
         assert [path.name for path in Run(trained).resume_states()] == ["step-00000012", "step-00000013"]
 
     def test_a_checkpoint_without_provenance_does_not_stop_the_training(
-        self, tiny: TinyProject, trained: Path, warnings: list[str]
+        self, tiny: TinyProject, trained: Path, logged: pytest.LogCaptureFixture
     ) -> None:
         (trained / "checkpoints/step-00000012/provenance.json").write_bytes(b"")
         assert tiny.train(trained, "training.max_steps=16").step == 16
-        assert any("step-00000012" in warning and "skipping this checkpoint" in warning for warning in warnings)
+        assert any("step-00000012" in warning and "skipping this checkpoint" in warning for warning in logged.messages)
 
     @pytest.mark.parametrize(("place", "name"), [(state.TrainingState, "save"), (session, "remove_old_checkpoints")])
     def test_a_kill_around_a_save_leaves_the_earlier_checkpoint_which_the_next_start_removes(
@@ -763,14 +752,14 @@ class TestOneProcessARun:
         assert len(calls) == 2
 
     def test_a_file_system_without_locks_is_told(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
     ) -> None:
         def no_locks(descriptor: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, "No locks available")
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
         with Run(tmp_path / "run").locked("train"):
-            assert any("cannot be locked (No locks available)" in warning for warning in warnings)
+            assert any("cannot be locked (No locks available)" in warning for warning in logged.messages)
 
     def test_a_read_only_run_is_one_line_before_any_training(
         self, tiny: TinyProject, trained: Path, monkeypatch: pytest.MonkeyPatch
