@@ -55,8 +55,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
 ) -> None:
     run, recipe = tiny.copy(tmp_path / "run"), load_recipe(str(tiny.recipe), ["training.validate_bleu=false"])
     tokenizer, workers = Run(run).tokenizer(), tiny.workers()
-    sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    model = TrainingState(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
+    model = TrainingState(*_model_of(tiny, run), workers.device, torch.float64).model
     expected = Validator(recipe, Run(run), tokenizer, workers, None)(model)
     tried: list[int] = []
 
