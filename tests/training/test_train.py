@@ -30,7 +30,7 @@ from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import LOCK_NAME, Run
 from nmtkit.training import loop, session, state, validation
-from nmtkit.training import session as training
+from nmtkit.training.session import TrainingResult
 from tests.conftest import TinyProject, contents, determined, is_mapped, keep_used_files, metrics_without_time
 
 STEPS = 14
@@ -68,6 +68,24 @@ def ask(number: int = signal.SIGTERM) -> None:
     signal.raise_signal(number)  # heard before it returns; os.kill may be heard late, two of them as one
 
 
+def stop_at(tiny: TinyProject, run: Path, place: Any, name: str, number: int, *settings: str) -> TrainingResult:
+    """Trains a run that is asked to stop right before the ``number``-th call of a function."""
+    with pytest.MonkeyPatch.context() as patch:
+        call_at(patch, place, name, number, ask)
+        return tiny.train(run, *settings)
+
+
+def die() -> None:
+    raise RuntimeError("as if killed")
+
+
+def die_at(tiny: TinyProject, run: Path, place: Any, name: str, number: int, *settings: str) -> None:
+    """Trains a run that dies right before the ``number``-th call of a function."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
+        call_at(patch, place, name, number, die)
+        tiny.train(run, *settings)
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """SIGINT as a terminal has it; a shell starts what runs in the background with it ignored."""
@@ -83,9 +101,7 @@ class TestStops:
         rhythm = ("training.validate_every_steps=4", "training.checkpoint_every_steps=6", "training.keep_last=3")
         tiny.train(other, *rhythm)
         for step in range(1, STEPS + 1):
-            with pytest.MonkeyPatch.context() as patch:
-                call_at(patch, loop, "learning_rate", 1, ask)
-                result = tiny.train(run, *rhythm)
+            result = stop_at(tiny, run, loop, "learning_rate", 1, *rhythm)
             assert (result.step, result.signal) == (step, signal.SIGTERM)
         assert tiny.train(run, *rhythm).signal is None
         # Every stop makes a save; the last one of the rhythm is kept besides.
@@ -119,9 +135,7 @@ class TestStops:
     def test_a_last_validation_that_was_stopped_is_made_without_data_for_another_update(
         self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with monkeypatch.context() as patch:
-            call_at(patch, validation, "batch_loss", 1, ask)
-            assert tiny.train(run, "training.max_steps=5").signal == signal.SIGTERM
+        assert stop_at(tiny, run, validation, "batch_loss", 1, "training.max_steps=5").signal == signal.SIGTERM
         monkeypatch.setattr(session._Session, "_settle", lambda self: pytest.fail("for no update"))
         assert tiny.train(run, "training.max_steps=5").step == 5
         assert "valid_nll" in metrics_without_time(run)[-1]
@@ -161,7 +175,7 @@ class TestStops:
     ) -> None:
         with monkeypatch.context() as patch:
             call_at(patch, loop, "learning_rate", 3, lambda: ask(signal.SIGHUP))
-            assert tiny.train(run) == training.TrainingResult(3, "stopped by SIGHUP", signal.SIGHUP)
+            assert tiny.train(run) == TrainingResult(3, "stopped by SIGHUP", signal.SIGHUP)
         assert [path.name for path in Run(run).resume_states()] == ["step-00000003"]
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
@@ -172,25 +186,17 @@ class TestStops:
             signal.signal(signal.SIGHUP, before)
 
     def test_a_kill_after_an_unfinished_update_was_finished_reports_it_once(
-        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path
     ) -> None:
-        with monkeypatch.context() as patch:
-            call_at(patch, validation, "batch_loss", 1, ask)
-            tiny.train(run)
-        with monkeypatch.context() as patch:
-            call_at(patch, loop, "_update", 2, lambda: (_ for _ in ()).throw(RuntimeError("as if killed")).__next__())
-            with pytest.raises(RuntimeError, match="as if killed"):
-                tiny.train(run)
+        stop_at(tiny, run, validation, "batch_loss", 1)
+        die_at(tiny, run, loop, "_update", 2)
         assert [line["step"] for line in metrics_without_time(run)] == [3, 5, 6]
         tiny.train(run)
         assert determined(run) == determined(uninterrupted)
 
-    def test_a_signal_while_saving_lets_the_save_be_whole(
-        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with monkeypatch.context() as patch:
-            call_at(patch, state, "write_tensors", 2, ask)
-            assert tiny.train(run).step == 5  # asked in the save of update 4, heard in the validation of update 5
+    def test_a_signal_while_saving_lets_the_save_be_whole(self, tiny: TinyProject, run: Path) -> None:
+        # Asked in the save of update 4, heard in the validation of update 5.
+        assert stop_at(tiny, run, state, "write_tensors", 2).step == 5
         assert [path.name for path in Run(run).resume_states()] == ["step-00000004", "step-00000005"]
         assert [folder.name for folder, _ in state.whole_states(Run(run), 2)] == ["step-00000005", "step-00000004"]
 
@@ -236,12 +242,9 @@ class TestVerifyResume:
         assert tiny.verify(trained) == (13, 14)
         assert contents(trained) == before
 
-    def test_validations_are_repeated_where_they_were_made(
-        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with monkeypatch.context() as patch:
-            call_at(patch, validation, "batch_loss", 1, ask)
-            assert tiny.train(run).step == 5  # the validation of update 5 is made by the next session
+    def test_validations_are_repeated_where_they_were_made(self, tiny: TinyProject, run: Path) -> None:
+        # The validation of update 5 is made by the next session.
+        assert stop_at(tiny, run, validation, "batch_loss", 1).step == 5
         assert tiny.verify(run) == (5, 5)
         tiny.train(run, "training.max_steps=7")
         # Saves 5, without its validation, and 7, of whose counters it is part; the rhythm has changed since.
@@ -401,12 +404,10 @@ class TestSaves:
 
     @pytest.mark.parametrize(("place", "name"), [(state.TrainingState, "save"), (session, "remove_old_checkpoints")])
     def test_a_kill_around_a_save_leaves_the_earlier_checkpoint_which_the_next_start_removes(
-        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+        self, tiny: TinyProject, run: Path, place: Any, name: str
     ) -> None:
         keep = ("training.keep_last=1", "training.keep_best=0", "decoding.average_last=1")
-        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-            call_at(patch, place, name, 2, lambda: 1 / 0)
-            tiny.train(run, *keep, "training.max_steps=8")
+        die_at(tiny, run, place, name, 2, *keep, "training.max_steps=8")
         assert [path.name for path in Run(run).checkpoints()] == ["step-00000004", "step-00000008"]
         assert tiny.train(run, *keep, "training.max_steps=8").step == 8
         assert [path.name for path in Run(run).checkpoints()] == ["step-00000008"]
