@@ -111,13 +111,13 @@ class Progress(Counters):
     def shares_done(self, training: TrainingConfig, pairs_per_epoch: float) -> dict[str, float]:
         """Return how much of each limit of the recipe is reached, from 0 to 1, by its words ("max_steps = 9")."""
         limits = [
-            ("max_steps", training.max_steps, self.step),
-            ("max_epochs", training.max_epochs, self.epoch + self.pairs_done / max(1, pairs_per_epoch)),
-            ("max_minutes", training.max_minutes, self.seconds / 60),
+            ("max_steps", training.max_steps, 1, self.step),
+            ("max_epochs", training.max_epochs, 1, self.epoch + self.pairs_done / max(1, pairs_per_epoch)),
+            ("max_minutes", training.max_minutes, 60, self.seconds),
         ]
         return {
-            f"{name} = {limit if isinstance(limit, int) else f'{limit:g}'}": min(1.0, done / limit)
-            for name, limit, done in limits
+            f"{name} = {limit if isinstance(limit, int) else f'{limit:g}'}": min(1.0, done / (limit * unit))
+            for name, limit, unit, done in limits
             if limit is not None
         }
 
