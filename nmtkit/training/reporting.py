@@ -97,7 +97,8 @@ class Reporter:
         settings, first_step = hyperparameters(self._recipe), progress.step + 1
         self._trackers = [open_tracker(name, self._run.folder, settings, first_step) for name in self._tracker_names]
         # The time left follows from this session alone: an earlier one may have used another device.
-        self._start, self._start_seconds = self._shares_done(progress), progress.seconds
+        self._start = progress.shares_done(self._recipe.training, self._pairs_per_epoch)
+        self._start_seconds = progress.seconds
         self._last_line = time.monotonic()
         self.read_scores()
         self._panel.moment = self._moment(None, progress)
@@ -152,11 +153,8 @@ class Reporter:
                 100 * recent.flops_per_second / self._matmul_rate,
             )  # fmt: skip
 
-    def _shares_done(self, progress: Progress) -> dict[str, float]:
-        return progress.shares_done(self._recipe.training, self._pairs_per_epoch)
-
     def _moment(self, update: Update | None, progress: Progress) -> Moment:
-        shares = self._shares_done(progress)
+        shares = progress.shares_done(self._recipe.training, self._pairs_per_epoch)
         limit = max(shares, key=lambda name: shares[name])
         share, gained = shares[limit], shares[limit] - self._start[limit]
         spent = progress.seconds - self._start_seconds

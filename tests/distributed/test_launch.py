@@ -16,7 +16,7 @@ def test_processes_import_what_the_command_does_and_no_file_of_the_working_folde
     )
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "tempfile.py").write_text("raise SystemExit('the file of the user ran')\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, tmp_path / "program.py"]
     done = subprocess.run(command, env=environment, cwd=tmp_path / "here", capture_output=True, text=True)
     assert (done.stdout.split("\n")[-2], done.stderr) == ("0", "")

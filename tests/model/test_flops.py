@@ -23,6 +23,7 @@ CONFIGS = [
     {"encoder_layers": 3, "decoder_layers": 1, "d_model": 30, "d_ff": 7, "num_heads": 1},
     {"attention_window": 3},
 ]
+WINDOWS = [{"attention_window": size} for size in (1, 5, 64, 100)]
 
 
 def counted(run: Callable[[], object], kind: str = "all") -> int:
@@ -44,11 +45,17 @@ def model_of(changes: dict[str, object]) -> tuple[Transformer, int]:
     return model, target_vocab
 
 
-@pytest.mark.parametrize("changes", CONFIGS)
-def test_counted_operations_are_torchs_forward_and_backward(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "longest"),
+    [*((changes, (9, 6)) for changes in CONFIGS), *((changes, (330, 210)) for changes in WINDOWS)],
+)
+def test_counted_operations_are_torchs_forward_and_backward(
+    changes: dict[str, object], longest: tuple[int, int]
+) -> None:
     model, target_vocab = model_of(changes)
-    source, target, lengths = torch.randint(4, 31, (3, 9)), torch.randint(4, 31, (3, 6)), torch.tensor([9, 9, 9])
-    expected = forward_flops(model.config, target_vocab, np.full(3, 9), np.full(3, 6))
+    source, target = (torch.randint(4, 31, (3, length)) for length in longest)
+    lengths = torch.full((3,), longest[0])
+    expected = forward_flops(model.config, target_vocab, *(np.full(3, length) for length in longest))
     states, mask = model.encode(source, lengths)
     decoded = model.decode(target, states, mask)
     assert counted(lambda: model.encode(source, lengths)) == expected.flops_encoder

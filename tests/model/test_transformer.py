@@ -1,6 +1,7 @@
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,19 +13,12 @@ from nmtkit.model import attention
 from nmtkit.model.attention import MultiHeadAttention, attention_mask
 from nmtkit.model.decoder_only import count_parameters
 from nmtkit.model.dropout import Dropout
-from nmtkit.model.transformer import (
-    DecoderLayer,
-    SelfAttentionLayer,
-    Transformer,
-    fairseq_positions,
-    sinusoidal_positions,
-)
+from nmtkit.model.transformer import Transformer, fairseq_positions, sinusoidal_positions
 from nmtkit.text.vocabulary import BOS, EOS
 
 TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0}
 VOCAB = 30
 SOURCE_LENGTHS = torch.tensor([7, 3, 5])
-Matches = list[tuple[list[Tensor], Tensor]]
 
 
 def tiny_config(**changes: object) -> ModelConfig:
@@ -56,54 +50,27 @@ def assert_close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> N
 # ---- the same as torch's layers
 
 
-def attention_matches(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> Matches:
-    """Our parameters, those to be stacked together, beside torch's."""
-    parts = [ours.query, ours.key, ours.value]
-    assert theirs.in_proj_weight is not None
-    return [
-        ([part.weight for part in parts], theirs.in_proj_weight),
-        ([part.bias for part in parts], theirs.in_proj_bias),
-        ([ours.output.weight], theirs.out_proj.weight),
-        ([ours.output.bias], theirs.out_proj.bias),
-    ]
+TORCHS_NAMES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"coder\.(\d)", r"coder.layers.\1"),
+    ("coder_norm", "coder.norm"),
+    ("self_attention", "self_attn"),
+    ("source_attention", "multihead_attn"),
+    (r"(query|key|value)\.", "in_proj_"),
+    (r"attn\.output", "attn.out_proj"),
+    (r"feed_forward\.inner", "linear1"),
+    (r"feed_forward\.outer", "linear2"),
+    (r"residuals\.(\d)\.norm", lambda match: f"norm{int(match[1]) + 1}"),
+]
 
 
-def module_matches(ours: nn.Module, theirs: nn.Module) -> Matches:
-    return [([ours.weight], theirs.weight), ([ours.bias], theirs.bias)]
-
-
-def layer_matches(
-    ours: SelfAttentionLayer | DecoderLayer, theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
-) -> Matches:
-    matches = attention_matches(ours.self_attention, theirs.self_attn)
-    matches += module_matches(ours.feed_forward.inner, theirs.linear1)
-    matches += module_matches(ours.feed_forward.outer, theirs.linear2)
-    if isinstance(ours, DecoderLayer):
-        matches += attention_matches(ours.source_attention, theirs.multihead_attn)
-    for number, residual in enumerate(ours.residuals, start=1):
-        matches += module_matches(residual.norm, getattr(theirs, f"norm{number}"))
-    assert sum(len(mine) for mine, _ in matches) == len(list(ours.parameters()))
-    assert len(matches) == len(list(theirs.parameters()))
-    return matches
-
-
-def copy_weights(matches: Matches) -> None:
-    with torch.no_grad():
-        for ours, theirs in matches:
-            theirs.copy_(torch.cat(ours))
-
-
-def torch_layer(kind: type, config: ModelConfig) -> nn.Module:
-    layer: nn.Module = kind(
-        config.d_model,
-        config.num_heads,
-        config.d_ff,
-        dropout=0.0,
-        batch_first=True,
-        norm_first=config.norm == "pre",
-        dtype=torch.float64,
-    )
-    return layer
+def as_torchs(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a model's layers under the names of torch's; those of queries, keys and values become one."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        for ours, theirs in TORCHS_NAMES:
+            name = re.sub(ours, theirs, name)
+        found[name] = torch.cat([found[name], tensor]) if name in found else tensor
+    return found
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -111,22 +78,16 @@ def torch_layer(kind: type, config: ModelConfig) -> nn.Module:
 def test_the_whole_model_equals_torchs_stacks_forward_and_backward(norm: str, lengths: Tensor) -> None:
     model = tiny_model(norm=norm)
     shake(model)
-    config, width = model.config, model.config.d_model
-    layers = [torch_layer(nn.TransformerEncoderLayer, config), torch_layer(nn.TransformerDecoderLayer, config)]
-    norms = [nn.LayerNorm(width, dtype=torch.float64) if norm == "pre" else None for _ in range(2)]
+    width, heads, inner = model.config.d_model, model.config.num_heads, model.config.d_ff
+    sizes: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": norm == "pre"}
+    kinds = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    layers: list[Any] = [kind(width, heads, inner, **sizes) for kind in kinds]
+    norms = [nn.LayerNorm(width) if norm == "pre" else None for _ in range(2)]
     encoder = nn.TransformerEncoder(layers[0], 2, norms[0], enable_nested_tensor=False)
-    decoder = nn.TransformerDecoder(layers[1], 2, norms[1])
-    table = model.embeddings["shared"].detach().clone().requires_grad_()
-    matches: Matches = [([model.embeddings["shared"]], table)]
-    for ours, theirs in [
-        *zip(model.encoder, encoder.layers, strict=True),
-        *zip(model.decoder, decoder.layers, strict=True),
-    ]:
-        matches += layer_matches(ours, theirs)
-    if norm == "pre":
-        assert encoder.norm is not None and decoder.norm is not None
-        matches += module_matches(model.encoder_norm, encoder.norm) + module_matches(model.decoder_norm, decoder.norm)
-    copy_weights(matches)
+    theirs = nn.ModuleDict({"encoder": encoder, "decoder": nn.TransformerDecoder(layers[1], 2, norms[1])}).double()
+    weights = model.state_dict()
+    table = weights.pop("embeddings.shared").clone().requires_grad_()
+    theirs.load_state_dict(as_torchs(weights))
 
     source, target = random_ids(3, 7), random_ids(3, 6)
     found = model(source, lengths, target)
@@ -137,15 +98,19 @@ def test_the_whole_model_equals_torchs_stacks_forward_and_backward(norm: str, le
     padding = torch.arange(7) >= lengths[:, None]
     causal = torch.ones(6, 6, dtype=torch.bool).triu(1)
     memory = encoder(embed(source), src_key_padding_mask=padding)
-    states = decoder(embed(target), memory, tgt_mask=causal, memory_key_padding_mask=padding)
+    states = theirs["decoder"](embed(target), memory, tgt_mask=causal, memory_key_padding_mask=padding)
     expected = states @ table.T
     assert_close(found, expected)
     weight = torch.randn_like(expected) / 10
     (found * weight).sum().backward()
     (expected * weight).sum().backward()
-    for ours, theirs in matches:
-        assert theirs.grad is not None and theirs.grad.abs().sum() > 0
-        assert_close(torch.cat([parameter.grad for parameter in ours if parameter.grad is not None]), theirs.grad)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert table.grad is not None
+    assert_close(gradients.pop("embeddings.shared"), table.grad)
+    gradients = as_torchs(gradients)
+    for name, parameter in theirs.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0
+        assert_close(gradients[name], parameter.grad)
 
 
 def test_attention_of_any_head_width_equals_equation_1() -> None:
@@ -176,12 +141,8 @@ def papers_positions(length: int, width: int) -> Tensor:
     """Section 3.5, number by number."""
     rows = []
     for position in range(length):
-        row = []
-        for column in range(width):
-            i = column // 2
-            angle = position / 10000 ** (2 * i / width)
-            row.append(math.sin(angle) if column % 2 == 0 else math.cos(angle))
-        rows.append(row)
+        angles = [position / 10000 ** (2 * i / width) for i in range(width // 2)]
+        rows.append([function(angle) for angle in angles for function in (math.sin, math.cos)])
     return torch.tensor(rows, dtype=torch.float64)
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -312,28 +312,26 @@ def test_process_0_tells_that_its_parent_is_gone_before_any_process_stops(
     assert caplog.messages == ["the process that started this one is gone; stopping as by SIGTERM"]
 
 
+def call_at_once(function: Callable[[int], object], ranks: Iterable[int]) -> None:
+    """Calls a function of each rank in a thread, one a moment after the other."""
+    threads = [threading.Thread(target=function, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 def test_all_who_meet_go_by_the_same_new_name_whatever_an_earlier_attempt_left(stores: list[Store]) -> None:
     names: dict[int, list[str]] = {rank: [] for rank in range(3)}
     for attempt in range(3):
-        threads = [
-            threading.Thread(
-                target=lambda rank=rank: names[rank].append(meet(stores[rank], rank, 3, "cpu", timedelta(seconds=20)))
-            )
-            for rank in ((2, 1, 0), (0, 2, 1), (1, 0, 2))[attempt]
-        ]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.1)
-        for thread in threads:
-            thread.join(20)
-            assert not thread.is_alive()
+        call_at_once(
+            lambda rank: names[rank].append(meet(stores[rank], rank, 3, "cpu", timedelta(seconds=20))),
+            ((2, 1, 0), (0, 2, 1), (1, 0, 2))[attempt],
+        )
     assert names[0] == names[1] == names[2]
     assert len(set(names[0])) == 3
-
-
-def test_a_process_that_does_not_come_is_named(stores: list[Store]) -> None:
-    message = message_of(lambda: meet(stores[0], 0, 2, "cpu", timedelta(seconds=0.1)), NmtkitError)
-    assert message == "process 1 of 2 is missing; start it, too"
 
 
 def test_processes_with_different_devices_do_not_meet(stores: list[Store]) -> None:
@@ -344,11 +342,7 @@ def test_processes_with_different_devices_do_not_meet(stores: list[Store]) -> No
             lambda: meet(stores[rank], rank, 3, "cpu" if rank == 1 else "cuda", timedelta(seconds=20)), NmtkitError
         )
 
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    call_at_once(join, range(3))
     assert set(faults.values()) == {
         "--device: the processes have different devices (process 0: cuda, process 1: cpu, process 2: cuda); choose "
         "--device cpu or cuda"

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from nmtkit.training import loop, resume, state, validation
 from nmtkit.training import session as training
 from nmtkit.training.averaging import choose_checkpoints
 from tests.conftest import TinyProject, contents, determined, metrics_without_time
-from tests.training.test_train import ask, call_at
+from tests.training.test_train import call_at, die_at, stop_at
 
 STEPS = 14
 
@@ -40,10 +41,6 @@ def all_of(run: Path) -> dict[str, Any]:
 
 def steps(run: Path) -> list[int]:
     return [step_of(folder) for folder in Run(run).checkpoints()]
-
-
-def die() -> None:
-    raise RuntimeError("as if killed")
 
 
 IMPATIENT = ("training.peak_learning_rate=9", "training.schedule=constant", "training.max_steps=90")
@@ -177,30 +174,17 @@ class TestRaisedLimit:
         ],
     )
     def test_a_kill_around_the_first_save_after_an_end_changes_nothing(
-        self, tiny: TinyProject, uninterrupted: Path, ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        place: Any, name: str, number: int,
-    ) -> None:  # fmt: skip
+        self, tiny: TinyProject, uninterrupted: Path, ended: Path, tmp_path: Path, place: Any, name: str, number: int
+    ) -> None:
         run = Path(shutil.copytree(ended, tmp_path / "run"))
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
-            call_at(patch, place, name, number, die)
-            tiny.train(run)
+        die_at(tiny, run, place, name, number)
         tiny.train(run)
         assert all_of(run) == all_of(uninterrupted)
 
-    def test_the_checkpoints_before_and_after_the_old_end_can_be_averaged(self, tiny: TinyProject, run: Path) -> None:
-        tiny.train(run, "training.max_steps=10", "training.keep_last=3")
-        assert steps(run) == [4, 8, 10]
-        tiny.train(run, "training.max_steps=12", "training.keep_last=3")
-        assert [step_of(folder) for folder in choose_checkpoints(run, last=3)] == [4, 8, 12]
-
-    def test_the_only_checkpoint_stays_until_there_is_another(
-        self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_only_checkpoint_stays_until_there_is_another(self, tiny: TinyProject, run: Path) -> None:
         rarely = ("training.checkpoint_every_steps=100", "training.max_steps=9")
         assert tiny.train(run, *rarely[:1], "training.max_steps=3").step == 3
-        with monkeypatch.context() as patch:
-            call_at(patch, loop, "learning_rate", 1, ask)
-            assert tiny.train(run, *rarely).signal == signal.SIGTERM
+        assert stop_at(tiny, run, loop, "learning_rate", 1, *rarely).signal == signal.SIGTERM
         assert steps(run) == [3]
         assert find_model(run) == Run(run).checkpoints()[0]
         assert tiny.train(run, *rarely).step == 9
@@ -233,7 +217,7 @@ class TestRaisedLimit:
         assert tiny.verify(run, "training.max_steps=10") == (9, 10)
 
     def test_a_longer_training_that_fails_before_its_first_save_leaves_the_end(
-        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path
     ) -> None:
         tiny.train(run, "training.max_steps=6")
         for place, name, number in (
@@ -241,9 +225,7 @@ class TestRaisedLimit:
             (loop, "_update", 1),
             (loop, "_update", 2),
         ):
-            with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
-                call_at(patch, place, name, number, die)
-                tiny.train(run)
+            die_at(tiny, run, place, name, number)
             assert steps(run)[-1] == 6
             ends = {line["step"]: line["end"] for line in metrics_without_time(run) if "end" in line}
             assert ends == {6: "validation"}
@@ -263,18 +245,12 @@ class TestInterruptedEnd:
             (state, "write_json", 4),
         ],
     )
-    @pytest.mark.parametrize("how", ["killed", "stopped"])
+    @pytest.mark.parametrize("end", [die_at, stop_at])
     def test_the_same_command_comes_to_the_same_end(
-        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch,
-        place: Any, name: str, number: int, how: str,
+        self, tiny: TinyProject, uninterrupted: Path, run: Path, place: Any, name: str, number: int,
+        end: Callable[..., object],
     ) -> None:  # fmt: skip
-        with monkeypatch.context() as patch:
-            call_at(patch, place, name, number, die if how == "killed" else ask)
-            if how == "stopped":
-                tiny.train(run)
-            else:
-                with pytest.raises(RuntimeError, match="as if killed"):
-                    tiny.train(run)
+        end(tiny, run, place, name, number)
         assert tiny.train(run).step == STEPS
         assert all_of(run) == all_of(uninterrupted)
         before = contents(run)
@@ -284,9 +260,7 @@ class TestInterruptedEnd:
     def test_a_stop_during_the_validation_of_the_end_saves_and_leaves_it_to_the_next_start(
         self, tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with monkeypatch.context() as patch:
-            call_at(patch, validation, "batch_loss", 1, ask)
-            result = tiny.train(run, "training.max_steps=3")
+        result = stop_at(tiny, run, validation, "batch_loss", 1, "training.max_steps=3")
         assert (result.step, result.signal, result.reason) == (3, signal.SIGTERM, "stopped by SIGTERM")
         assert steps(run) == []
         assert [line["step"] for line in metrics_without_time(run)] == [3]
@@ -299,15 +273,13 @@ class TestInterruptedEnd:
 
     @pytest.mark.parametrize("killed", [None, "add_end_score"])
     def test_a_checkpoint_that_was_due_without_a_validation_gets_that_of_the_end(
-        self, tiny_project: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str | None
+        self, tiny_project: TinyProject, tmp_path: Path, killed: str | None
     ) -> None:
         settings = ["checkpoint_every_steps=2", "validate_every_steps=5", "keep_last=9", "keep_best=1"]
         settings = [f"training.{setting}" for setting in settings]
         run, other = (tiny_project.copy(tmp_path / name) for name in ("run", "other"))
         if killed:
-            with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if killed"):
-                call_at(patch, training, killed, 1, die)
-                tiny_project.train(run, "training.max_steps=4", *settings)
+            die_at(tiny_project, run, training, killed, 1, "training.max_steps=4", *settings)
         tiny_project.train(run, "training.max_steps=4", *settings)
         provenance = read_json(Run(run).checkpoint(4) / "provenance.json")
         assert provenance["valid_nll"] == metrics_without_time(run)[-1]["valid_nll"]
@@ -374,11 +346,9 @@ class TestInterruptedEnd:
         assert found == expected
 
     def test_a_limit_lowered_below_what_was_trained_ends_the_run_where_it_is(
-        self, tiny: TinyProject, uninterrupted: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+        self, tiny: TinyProject, uninterrupted: Path, run: Path
     ) -> None:
-        with monkeypatch.context() as patch:
-            call_at(patch, loop, "learning_rate", 11, ask)
-            assert tiny.train(run).step == 11
+        assert stop_at(tiny, run, loop, "learning_rate", 11).step == 11
         assert steps(run) == [4, 8]
         assert tiny.train(run, "training.max_steps=9") == training.TrainingResult(11, "max_steps = 9")
         assert steps(run)[-1] == 11

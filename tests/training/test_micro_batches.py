@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.config.schema import TrainingConfig
 from nmtkit.console import counted
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import shares_of
@@ -28,13 +27,10 @@ from nmtkit.training.loop import MicroBatch, micro_batch_seed, padded_tokens
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.micro_batches import first_update_rate, fit_limit, heaviest_micro_batches, settle_tokens_per_pass
 from nmtkit.training.state import TrainingState, read_state
-from tests.training.updates import ALONE, VOCAB, plan_of, random_pairs, run, tiny_state
+from tests.training.updates import ALONE, VOCAB, config, plan_of, random_pairs, run, tiny_state
 
 NUM_PAIRS = 60
-TRAINING = {
-    "tokens_per_update": 150, "tokens_per_pass": 60, "schedule": "constant", "peak_learning_rate": 0.003,
-    "warmup_steps": 5, "gradient_clip_norm": 0.5,
-}  # fmt: skip
+training_config = partial(config, tokens_per_update=150, tokens_per_pass=60, warmup_steps=5, gradient_clip_norm=0.5)
 new_state = partial(tiny_state, dtype=torch.float64)
 
 
@@ -42,10 +38,6 @@ new_state = partial(tiny_state, dtype=torch.float64)
 def data(tmp_path_factory: pytest.TempPathFactory) -> PairData:
     """Pairs from the even lines of a corpus."""
     return random_pairs(tmp_path_factory.mktemp("data") / "train", range(2, 2 * NUM_PAIRS + 1, 2), seed=3)
-
-
-def training_config(**changes: object) -> TrainingConfig:
-    return TrainingConfig.model_validate({**TRAINING, **changes})
 
 
 @contextmanager

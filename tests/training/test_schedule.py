@@ -49,25 +49,21 @@ def test_inverse_sqrt_falls_with_the_root_of_the_step() -> None:
     assert learning_rate(400, training, 512) == pytest.approx(PEAK / 2)
 
 
-def test_cosine_falls_to_0_at_max_steps() -> None:
-    training = config("cosine")
-    assert learning_rate(100, training, 512) == pytest.approx(PEAK)
-    assert learning_rate(350, training, 512) == pytest.approx(PEAK * (1 + math.sqrt(0.5)) / 2)
-    assert learning_rate(600, training, 512) == pytest.approx(PEAK / 2)
-    assert learning_rate(1100, training, 512) == pytest.approx(0.0, abs=1e-18)
-    assert learning_rate(1200, training, 512) == pytest.approx(0.0, abs=1e-18)
+@pytest.mark.parametrize("final", [0.0, PEAK / 10])
+@pytest.mark.parametrize(
+    ("schedule", "shares"), [("cosine", (1.0, (1 + math.sqrt(0.5)) / 2, 0.5)), ("linear", (1.0, 0.75, 0.5))]
+)
+def test_cosine_and_linear_fall_to_their_last_value_at_max_steps(
+    schedule: str, shares: tuple[float, ...], final: float
+) -> None:
+    training = config(schedule, final_learning_rate=final)
+    for step, share in zip((100, 350, 600, 1100, 1200), (*shares, 0.0, 0.0), strict=True):
+        assert learning_rate(step, training, 512) == pytest.approx(final + (PEAK - final) * share, abs=1e-18)
     rates = [learning_rate(step, training, 512) for step in range(100, 1101)]
     assert rates == sorted(rates, reverse=True)
-    training = training.model_copy(update={"final_learning_rate": PEAK / 10})
-    assert learning_rate(100, training, 512) == pytest.approx(PEAK)
-    assert learning_rate(600, training, 512) == pytest.approx(PEAK * 0.55)
-    assert learning_rate(1200, training, 512) == pytest.approx(PEAK / 10)
 
 
-def test_linear_falls_to_its_last_value_at_max_steps() -> None:
-    training = config("linear", final_learning_rate=PEAK / 10)
-    for step, share in ((100, 1.0), (350, 0.75), (600, 0.5), (1100, 0.0), (1200, 0.0)):
-        assert learning_rate(step, training, 512) == pytest.approx(PEAK * (0.1 + 0.9 * share))
+def test_linear_needs_an_end_and_falls_from_its_first_update_without_warmup() -> None:
     assert learning_rate(1, config("linear", warmup_steps=0, max_steps=10), 512) == pytest.approx(0.9 * PEAK)
     with pytest.raises(ValueError, match="schedule linear needs max_steps"):
         config("linear", max_steps=None, max_epochs=3)
@@ -83,5 +79,3 @@ def test_only_noam_depends_on_d_model(schedule: str) -> None:
     for step in (3, 100, 700):
         rates = {learning_rate(step, config(schedule), d_model) for d_model in (64, 512)}
         assert len(rates) == 1
-        half, whole = (learning_rate(step, config("noam"), d_model) for d_model in (256, 64))
-        assert whole == pytest.approx(2 * half)

@@ -1,7 +1,6 @@
 """What holds between parts of the training: saves shared by all, memory in validation, clocks over a stop."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,7 @@ def test_a_validation_that_does_not_fit_into_memory_goes_on_in_halves(
 ) -> None:
     run, recipe = tiny.copy(tmp_path / "run"), load_recipe(str(tiny.recipe), ["training.validate_bleu=false"])
     tokenizer, workers = Run(run).tokenizer(), tiny.workers()
-    sizes = (tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
-    model = TrainingState(recipe.model, recipe.training, sizes, workers.device, torch.float64).model
+    model = TrainingState(*_model_of(tiny, run), workers.device, torch.float64).model
     expected = Validator(recipe, Run(run), tokenizer, workers, None)(model)
     tried: list[int] = []
 
@@ -117,13 +115,13 @@ def _model_of(tiny: TinyProject, run: Path) -> tuple[Any, Any, tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "make",
+    "error",
     [
-        lambda: torch.OutOfMemoryError("CUDA out of memory"),
-        lambda: RuntimeError("CUDA error: out of memory"),
-        lambda: RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"),
     ],
 )
-def test_every_kind_of_lack_of_memory_is_recognised(make: Callable[[], RuntimeError]) -> None:
-    assert is_out_of_memory(make())
+def test_every_kind_of_lack_of_memory_is_recognised(error: RuntimeError) -> None:
+    assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shape mismatch"))

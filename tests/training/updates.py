@@ -1,7 +1,7 @@
 """Random pairs of tokens to train on, a tiny model and updates of it, and workers of two processes."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,9 @@ from nmtkit.config.schema import TrainingConfig
 from nmtkit.data import batching
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
+from nmtkit.run import Run
 from nmtkit.training.loop import Update, train_updates
-from nmtkit.training.state import TrainingState
+from nmtkit.training.state import TrainingState, whole_states
 from tests.forked import free_port, run_programs
 
 VOCAB = 20
@@ -38,6 +39,11 @@ def tiny_state(training: TrainingConfig, dtype: torch.dtype = torch.float32, **m
     return TrainingState(config, training, (VOCAB, VOCAB), ALONE.device, dtype)
 
 
+def config(**changes: object) -> TrainingConfig:
+    values = {"tokens_per_update": 60, "tokens_per_pass": 40, "schedule": "constant", "peak_learning_rate": 0.003}
+    return TrainingConfig.model_validate({**values, "warmup_steps": 3, **changes})
+
+
 def plan_of(data: PairData, training: TrainingConfig, epoch: int = 0) -> batching.EpochPlan:
     return batching.plan_of(data, training, epoch)
 
@@ -51,6 +57,24 @@ def run(
 
 def equal(left: Weights, right: Weights) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def check_resume(
+    new_state: Callable[[], TrainingState], data: PairData, folder: Path, workers: Workers = ALONE
+) -> TrainingState:
+    """Six updates at once, and three, saved, and three more by another state, are the same bit for bit."""
+    whole = new_state()
+    run(whole, data, whole.training, 6, workers)
+    first = new_state()
+    run(first, data, first.training, 3, workers)
+    second = new_state()
+    first.save(Run(folder), {})
+    second.load(*whole_states(Run(folder), 1)[0])
+    run(second, data, second.training, 3, workers)
+    assert second.progress == whole.progress
+    for name, tensors in whole.tensors().items():
+        assert equal(tensors, second.tensors()[name])
+    return second
 
 
 def largest_difference(left: Weights, right: Weights) -> float:
