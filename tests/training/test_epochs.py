@@ -293,6 +293,10 @@ def test_nothing_is_drawn_where_it_is_not_asked_for(tiny: TinyProject) -> None:
     assert pairs.of_epoch(3) is pairs
 
 
+def test_what_was_drawn_is_gone_when_training_has_ended(uninterrupted: Path) -> None:
+    assert not (uninterrupted / "drawn").exists()
+
+
 def test_a_drawing_that_is_killed_is_told_and_ends_the_training(
     tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

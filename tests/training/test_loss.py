@@ -20,10 +20,10 @@ def tokens_and_logits() -> tuple[Tensor, Tensor]:
     return torch.randint(0, 11, (9,)), 3 * torch.randn(9, 11, dtype=torch.float64)
 
 
-def tiny_model(**changes: object) -> Transformer:
+def tiny_model(dtype: torch.dtype = torch.float64, **changes: object) -> Transformer:
     torch.manual_seed(2)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
-    model = Transformer(ModelConfig.model_validate({**sizes, **changes}), 12, 12).double()
+    model = Transformer(ModelConfig.model_validate({**sizes, **changes}), 12, 12).to(dtype)
     if model.output_bias is not None:
         torch.nn.init.normal_(model.output_bias)
     return model
@@ -34,25 +34,45 @@ def batch(pairs: list[tuple[list[int], list[int]]] = PAIRS) -> Batch:
 
 
 @pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
+def test_the_loss_equals_torchs_cross_entropy_in_value_and_gradient(label_smoothing: float) -> None:
+    targets, values = tokens_and_logits()
+    ours, theirs = values.clone().requires_grad_(), values.clone().requires_grad_()
+    loss, _ = smoothed_loss(ours, AS_THEY_ARE, targets, label_smoothing)
+    expected = F.cross_entropy(theirs, targets, label_smoothing=label_smoothing, reduction="sum")
+    torch.testing.assert_close(loss, expected, rtol=1e-13, atol=1e-13)
+    # Not the gradient of the loss itself but of something that follows from it, as in the training loop.
+    (loss / 7).backward()
+    (expected / 7).backward()
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
+def test_nll_is_unsmoothed_and_has_no_gradient(label_smoothing: float) -> None:
+    targets, values = tokens_and_logits()
+    loss, nll = smoothed_loss(values.requires_grad_(), AS_THEY_ARE, targets, label_smoothing)
+    expected = F.cross_entropy(values.detach(), targets, reduction="sum")
+    torch.testing.assert_close(nll, expected, rtol=1e-13, atol=0)
+    assert loss.requires_grad and not nll.requires_grad
+    assert (loss.item() == pytest.approx(nll.item(), rel=1e-12)) == (label_smoothing == 0)
+
+
 @pytest.mark.parametrize("at_once", [1, 25, 1000])
-def test_the_loss_equals_torchs_cross_entropy_in_value_and_gradient(
-    at_once: int, label_smoothing: float, monkeypatch: pytest.MonkeyPatch
+def test_the_loss_is_the_same_however_many_logits_are_held_at_once(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(3)
     targets, _ = tokens_and_logits()
     values = [torch.randn(9, 4, dtype=torch.float64), torch.randn(11, 4, dtype=torch.float64)]
     states, table = (value.clone().requires_grad_() for value in values)
     monkeypatch.setitem(objective._LOGITS_AT_ONCE, "cpu", at_once)
-    loss, nll = smoothed_loss(states, table, targets, label_smoothing)
-    # Not the gradient of the loss itself but of something that follows from it, as in the training loop.
-    (loss / 7).backward()
+    loss, nll = smoothed_loss(states, table, targets, 0.1)
+    (3 * loss).backward()
     other_states, other_table = (value.clone().requires_grad_() for value in values)
-    logits = other_states @ other_table.T
-    expected = F.cross_entropy(logits, targets, label_smoothing=label_smoothing, reduction="sum")
-    (expected / 7).backward()
+    expected = F.cross_entropy(other_states @ other_table.T, targets, label_smoothing=0.1, reduction="sum")
+    (3 * expected).backward()
     torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0)
-    torch.testing.assert_close(nll, F.cross_entropy(logits.detach(), targets, reduction="sum"), rtol=1e-13, atol=0)
-    assert not nll.requires_grad
+    assert nll.item() == pytest.approx(F.cross_entropy(values[0] @ values[1].T, targets, reduction="sum").item())
     for mine, theirs in [(states, other_states), (table, other_table)]:
         assert mine.grad is not None and theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-12, atol=1e-14)
@@ -152,3 +172,14 @@ def test_padding_does_not_count() -> None:
     alone = [batch_loss(model, batch([pair]), 0.1) for pair in PAIRS]
     torch.testing.assert_close(sum(loss for loss, _ in alone), expected[0], rtol=1e-12, atol=0)
     torch.testing.assert_close(sum(nll for _, nll in alone), expected[1], rtol=1e-12, atol=0)
+
+
+def test_half_precision_logits_are_summed_in_float32() -> None:
+    model = tiny_model(torch.float32)
+    expected = batch_loss(model, batch(), 0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = batch_loss(model, batch(), 0.1)
+    for mine, other in zip(found, expected, strict=True):
+        assert mine.dtype == torch.float32
+        assert mine.item() != other.item()
+        assert mine.item() == pytest.approx(other.item(), rel=0.02)

@@ -23,6 +23,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.data.prepare import prepare
 from nmtkit.distributed.workers import Workers
 from nmtkit.errors import ModelError, NmtkitError, RecipeError
+from nmtkit.evaluation.cost import read_metrics
 from nmtkit.model.decoder_only import build_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import read_tensors, save_model
@@ -429,9 +430,9 @@ RECIPE = (
     '[data]\nsource_language = "en"\ntarget_language = "de"\ntrain = [{ source = "train.en", target = "train.de" }]\n'
     'valid = [{ source = "valid.en", target = "valid.de" }]\nsubwords = "bpe"\nvocab_size = 60\n'
     "[model]\nencoder_layers = 1\ndecoder_layers = 1\nd_model = 16\nd_ff = 32\nnum_heads = 2\n"
-    '[training]\nschedule = "constant"\npeak_learning_rate = 0.003\nwarmup_steps = 3\ntokens_per_update = 400\n'
-    'max_steps = 6\nprecision = "float32"\nvalidate_bleu = false\nvalidate_every_steps = 2\n'
-    "checkpoint_every_steps = 2\nkeep_last = 2\n[decoding]\naverage_last = 1\n"
+    '[training]\nschedule = "constant"\npeak_learning_rate = 0.01\nwarmup_steps = 3\ntokens_per_update = 400\n'
+    'max_steps = 60\nprecision = "float32"\nvalidate_bleu = false\nvalidate_every_steps = 20\n'
+    "checkpoint_every_steps = 20\nkeep_last = 2\n[decoding]\naverage_last = 1\n"
 )
 
 
@@ -445,7 +446,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_corpus(folder / "domain", train=120, valid=40)
     for path in (folder / "domain").iterdir():
         path.write_text(path.read_text().replace("ab fg", "abfg").replace("AB FG", "ABFG").replace("cde ", "cde, "))
-    (folder / "domain" / "domain.toml").write_text(RECIPE.replace("vocab_size = 60", "vocab_size = 80"))
+    limits = {"max_steps = 60": "max_steps = 6", "_steps = 20": "_steps = 2", "= 0.01": "= 0.003"}
+    text = RECIPE.replace("vocab_size = 60", "vocab_size = 80")
+    for old, new in limits.items():
+        text = text.replace(old, new)
+    (folder / "domain" / "domain.toml").write_text(text)
     train_run(load_recipe(str(folder / "general.toml")), folder / "general")
     return folder
 
@@ -453,6 +458,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def domain(project: Path, *overrides: str) -> Recipe:
     stated = [f"training.init={project / 'general'}", "training.init_vocab=mapped", *overrides]
     return load_recipe(str(project / "domain" / "domain.toml"), stated)
+
+
+def test_fine_tuning_on_a_domain_starts_at_a_lower_loss_than_from_nothing(project: Path, tmp_path: Path) -> None:
+    costs = {}
+    for name, recipe in {
+        "mapped": domain(project, "training.max_steps=2"),
+        "nothing": load_recipe(str(project / "domain" / "domain.toml"), ["training.max_steps=2"]),
+    }.items():
+        train_run(recipe, tmp_path / name)
+        costs[name] = read_metrics(tmp_path / name)[-1]["valid_nll"]
+    assert costs["mapped"] < costs["nothing"] - 0.3
 
 
 def test_another_vocabulary_is_refused_without_the_key_which_the_advice_names(project: Path, tmp_path: Path) -> None:
@@ -491,7 +507,7 @@ def test_a_language_is_added_by_the_commands_of_the_guide(project: Path, tmp_pat
         text = (project / f"{name}.en").read_text()
         lines = [" ".join(line.split(" ")[::-1]).replace("a", "o") for line in text.splitlines()]
         (tmp_path / f"{name}.fr").write_text("".join(f"{line}\n" for line in lines))
-    text = RECIPE.replace("max_steps = 6", "max_steps = 2")
+    text = RECIPE.replace("max_steps = 60", "max_steps = 2").replace("_steps = 20", "_steps = 2")
     for key in ("train", "valid"):
         one = f'{{ source = "{key}.en", target = "{key}.de" }}'
         assert one in text

@@ -200,6 +200,32 @@ def test_a_decoder_only_model_is_the_start_of_a_decoder(
     check(found, initial, expected)
 
 
+def test_such_a_decoder_continues_text_as_the_model_does_where_it_ignores_the_source(
+    tiny_project: TinyProject, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder, stored = saved(tmp_path / "model", tokenizer, **DECODER, norm="pre")
+    model = {**SIZES, "norm": "pre"}
+    entries = tokenizer.vocab_size("target")
+    initial = weights_of(2, entries, **model)
+    found = initial_weights(folder, recipe_of(tiny_project, folder, model), tokenizer, initial)
+    found = {
+        name: torch.zeros_like(values) if ".source_attention.output" in name else values
+        for name, values in found.items()
+    }
+    assert sum(".source_attention.output" in name for name in found) == 6
+    alone, whole = (
+        build_model(ModelConfig(**DECODER, norm="pre"), entries, entries),
+        build_model(ModelConfig(**model), entries, entries),
+    )
+    alone.load_state_dict(stored)
+    whole.load_state_dict(found)
+    target = torch.randint(4, entries, (2, 7))
+    empty, source = torch.full((2, 1), EOS), torch.randint(4, entries, (2, 5))
+    with torch.inference_mode():
+        expected = alone.eval()(empty, torch.tensor([1, 1]), target)
+        torch.testing.assert_close(whole.eval()(source, torch.tensor([5, 5]), target), expected)
+
+
 @pytest.mark.parametrize(
     ("given", "change", "layers", "message"),
     [
@@ -408,8 +434,18 @@ def test_a_translation_starts_from_it_and_resumes_exactly(project: Path, tmp_pat
     assert verify_resume(recipe, whole, Workers.start("cpu", "float32", 1))[1] == 4
     init = sha256_of(find_model(project / "lm") / "model.safetensors")
     assert {read_provenance(folder)["init_sha256"] for folder in Run(whole).checkpoints()} == {init}
+    assert not torch.equal(  # and it matters
+        read_tensors(one)["decoder.0.feed_forward.inner.weight"],
+        _without_init(project, tmp_path / "without", architecture)["decoder.0.feed_forward.inner.weight"],
+    )
     with pytest.raises(NmtkitError, match=r"trained with other settings \(changed: training\.init_layers = 1"):
         train_run(translation(project, "training.init_layers=1", architecture=architecture), whole)
+
+
+def _without_init(project: Path, run_dir: Path, architecture: str) -> Weights:
+    recipe = load_recipe(str(project / "translation.toml"), [f"model.architecture={architecture}"])
+    train_run(recipe, run_dir)
+    return read_tensors(run_dir / "resume" / "step-00000004" / "weights.safetensors")
 
 
 def test_the_sequences_of_a_language_model_are_no_sources_that_a_translation_has_seen(project: Path) -> None:
