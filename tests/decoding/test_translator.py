@@ -30,7 +30,7 @@ from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.text.vocabulary import BOS, EOS
 from tests.conftest import message_of
 from tests.decoding.models import TEXT, data_config, model_for, save
 
@@ -142,26 +142,6 @@ def test_default_batches_are_smaller_for_many_hypotheses(
         translator_of(tokenizer, beam=beam, max_length_offset=0).translations(["the cat"] * 40, request)
         sizes.append(max(rows for rows, _ in shapes))
     assert sizes[0] // 4 == sizes[1] > sizes[2] == 1
-
-
-def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[dict[str, Any]] = []
-    search = translator_module.beam_search
-
-    def recording(stepper: Any, max_lengths: list[int], **settings: Any) -> Any:
-        calls.append({"max_lengths": max_lengths, **settings})
-        return search(stepper, max_lengths, **settings)
-
-    monkeypatch.setattr(translator_module, "beam_search", recording)
-    line = "The dog"
-    length = len(tokenizer.encode([line], "source")[0])
-    for kind, expected in [("wu", (12 / 6) ** 0.7), ("length", 7**0.7), ("none", 1.0)]:
-        translator_of(tokenizer, beam=3, alpha=0.7, length_penalty=kind, max_length_offset=4).translate([line])
-        call = calls.pop()
-        assert call["max_lengths"] == [length + 4]
-        assert call["beam"] == 3
-        assert call["penalty"](7) == pytest.approx(expected)
-        assert set(call["suppressed"]) == {PAD, BOS, UNK}
 
 
 def test_no_translation_holds_a_tag() -> None:
@@ -807,7 +787,8 @@ def test_a_coverage_penalty_is_a_sum_over_the_tokens_that_the_model_reads(
     tokenizer: Tokenizer, architecture: str
 ) -> None:
     model = model_for(tokenizer, architecture=architecture)
-    translator = translator_of(tokenizer, model, beam=2, coverage_penalty=0.2, length_penalty="none")
+    # As an ensemble, whose attention is the mean of that of its models.
+    translator = translator_of(tokenizer, model, model, beam=2, coverage_penalty=0.2, length_penalty="none")
     entries = tokenizer.entries("target")
     for [best] in translator.translations([line for line, _ in TEXT], Request(attention=True)):
         source = [tokenizer.entries("source").index(piece) for piece in best.source_pieces or ()]
