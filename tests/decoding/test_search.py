@@ -284,7 +284,7 @@ def test_a_beam_of_2_keeps_the_two_best_continuations() -> None:
 
 
 @pytest.mark.parametrize("penalty", [*PENALTIES, ("length", 0.0), ("wu", 5.0)])
-@pytest.mark.parametrize(("beam", "n_best"), [(1, 1), (2, 1), (5, 1), (3, 2)])
+@pytest.mark.parametrize(("beam", "n_best"), [(1, 1), (2, 1), (5, 1), (5, 3)])
 def test_stopping_early_changes_none_of_the_n_best(
     monkeypatch: pytest.MonkeyPatch, beam: int, n_best: int, penalty: tuple[str, float]
 ) -> None:

@@ -119,17 +119,6 @@ def test_a_wide_beam_finds_the_n_best_translations(seed: int) -> None:
     assert [hypothesis.score for hypothesis in found[:5]] == pytest.approx([score for score, _, _ in expected])
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("n_best", [2, 4])
-def test_the_best_does_not_depend_on_how_many_are_asked_for(seed: int, n_best: int) -> None:
-    table = last_token_table(seed)
-    one = find(table, [9, 5, 0], 4)
-    several = find(table, [9, 5, 0], 4, SearchOptions(n_best=n_best))
-    for first, more in zip(one, several, strict=True):
-        assert (more[0].ids, more[0].score) == (first[0].ids, first[0].score)
-    assert len(several[0]) >= n_best
-
-
 @pytest.mark.parametrize("beam", [1, 3])
 def test_token_log_probs_are_those_of_the_table_and_add_up(beam: int) -> None:
     table = history_table(2)

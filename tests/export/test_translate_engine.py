@@ -38,7 +38,7 @@ def test_greedy_translations_of_both_engines_are_the_same_and_ctranslate2_needs_
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in VALID), encoding="utf-8")
     files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
     fast = translate(exported_run, "--beam", 1, then=without)
-    asked = translate(exported_run, "--beam", 1, "--engine", "ctranslate2", *files, then=without)
+    asked = translate(exported_run, "--beam", 1, "--engine", "ctranslate2", *files)
     alone = translate(moved, "--beam", 1, then=without)
     slow = translate(exported_run, "--beam", 1, "--engine", "torch")
     assert [each.returncode for each in (fast, asked, alone, slow)] == [0] * 4, fast.stderr + asked.stderr
