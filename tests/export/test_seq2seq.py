@@ -329,19 +329,15 @@ def sharded(folder: Path, kind: str) -> None:
     (folder / "model.safetensors").unlink()
 
 
-@pytest.fixture(scope="module")
-def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def marian(of_kind: Callable[[str], Imported]) -> Path:
     """A folder, to be copied."""
-    folder = tmp_path_factory.mktemp("original") / "marian"
-    write_marian(folder)
-    return folder
+    return of_kind("marian").folder
 
 
-@pytest.fixture(scope="module")
-def m2m100(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("original") / "m2m100"
-    write_m2m100(folder)
-    return folder
+@pytest.fixture
+def m2m100(of_kind: Callable[[str], Imported]) -> Path:
+    return of_kind("m2m100").folder
 
 
 def weights_of(folder: Path, output: Path) -> dict[str, Tensor]:
