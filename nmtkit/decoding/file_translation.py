@@ -90,6 +90,7 @@ def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[
 
 
 def _arriving(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield non-empty lists of up to ``size`` lines as they arrive; raise what the reader of the lines raises."""
     # Bounded, so that input that arrives faster than it is translated is not all held in memory.
     waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=2 * size)
 
