@@ -386,6 +386,14 @@ def test_samples_come_as_drawn_and_one_for_each_asked_for() -> None:
     assert scores != sorted(scores, reverse=True)
 
 
+def test_samples_depend_on_the_seed_and_not_on_the_batch() -> None:
+    table = history_table(4, sharpness=1.0)
+    alone = [samples(table, 8, 3, [sentence])[0] for sentence in range(3)]
+    together = samples(table, 8, 3, [2, 0, 1])
+    assert [alone[sentence] for sentence in (2, 0, 1)] == together
+    assert samples(table, 8, 4, [0])[0] != alone[0]
+
+
 def test_a_sample_needs_no_float64_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert widest_float(torch.device("mps")) == torch.float32
     assert widest_float(torch.device("cpu")) == torch.float64
