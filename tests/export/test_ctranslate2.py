@@ -14,7 +14,7 @@ from nmtkit.config.model_schema import ModelConfig
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
-from nmtkit.decoding.request import Batching, TranslationRequest
+from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.export import ctranslate2 as conversion
@@ -25,6 +25,7 @@ from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses
+from nmtkit.text.terms import Glossary
 from nmtkit.text.vocabulary import UNK
 from tests.conftest import contents, message_of
 
@@ -275,6 +276,13 @@ class TestEngine:
         next(batches)
         assert len(begun) == 2 * translator._translator.num_translators + 1 < 40
         assert sum(map(len, batches)) == 39
+
+    def test_constraints_and_several_translations_are_refused(self, exported: Path) -> None:
+        constraints = {"prefixes": ["die"], "required": [["die"]], "forbidden": ["die"], "keep": ("urls",)}
+        others = {"glossary": Glossary([("cat", "Katze")]), "n_best": 2, "sampling": Sampling(), "attention": True}
+        for name, value in (constraints | others).items():
+            with pytest.raises(DataError, match="one translation per line, without constraints"):
+                engine(exported).translations(["the cat"], TranslationRequest(**{name: value}))
 
     def test_a_wrong_setting_is_named(self, exported: Path) -> None:
         with pytest.raises(RecipeError, match=r"^given settings: decoding\.beam = 0: must be at least 1$"):
