@@ -217,6 +217,16 @@ def test_beam_1_equals_greedy(make_table: Callable[[int], Table], seed: int) -> 
         assert found[sentence][0].log_prob == pytest.approx(log_prob, abs=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0, 2.0])
+def test_length_penalties_equal_their_formulas(alpha: float) -> None:
+    for n in (1, 2, 7, 100):
+        assert length_penalty("wu", alpha)(n) == pytest.approx(((5 + n) / 6) ** alpha, rel=1e-12)
+        assert length_penalty("length", alpha)(n) == pytest.approx(n**alpha, rel=1e-12)
+        assert length_penalty("none", alpha)(n) == 1.0
+    assert length_penalty("wu", 1.0)(1) == 1.0
+    assert length_penalty("wu", 0.6)(7) == pytest.approx(2**0.6)
+
+
 def test_of_equal_scores_the_hypothesis_that_finished_first_is_the_better_one() -> None:
     # 4 and the end, 1/4 x 1/2; 5, 5 and the end, 1/4 x 1/2 x 1: powers of 2, so that both are exactly -log 8.
     certain, impossible = 0.0, -math.inf
@@ -285,7 +295,7 @@ def test_a_beam_of_2_keeps_the_two_best_continuations() -> None:
 
 @pytest.mark.parametrize("penalty", [*PENALTIES, ("length", 0.0), ("wu", 5.0)])
 @pytest.mark.parametrize(("beam", "n_best"), [(1, 1), (2, 1), (5, 1), (5, 3)])
-def test_stopping_early_changes_none_of_the_n_best(
+def test_stopping_early_changes_no_translation(
     monkeypatch: pytest.MonkeyPatch, beam: int, n_best: int, penalty: tuple[str, float]
 ) -> None:
     max_lengths, options = [7, 2, 5, 7, 0, 6, 7, 7], SearchOptions(n_best=n_best)
