@@ -7,7 +7,7 @@ that of finished = "beside" in decoding/search.py, whatever the setting is (docs
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,14 +213,8 @@ class CTranslate2Translator(Engine):
         return {"engine": "ctranslate2", **super().description()}
 
     def check_search(self, request: TranslationRequest) -> None:
-        plain = TranslationRequest(
-            max_source_tokens=request.max_source_tokens, split=request.split, first_line=request.first_line,
-            before=request.before, source_language=request.source_language, target_language=request.target_language,
-        )  # fmt: skip
-        # Only what has an effect, as an empty list is no tuple.
-        if any(
-            (value := getattr(request, each.name)) and value != getattr(plain, each.name) for each in fields(request)
-        ):
+        has_constraints = request.prefixes or request.required or request.forbidden or request.glossary or request.keep
+        if has_constraints or request.n_best > 1 or request.sampling is not None or request.attention:
             raise DataError("CTranslate2 gives one translation per line, without constraints; use the torch engine")
         if self.decoding.beam > 1 and self.decoding.coverage_penalty:
             raise DataError("CTranslate2 has a different coverage penalty; use beam 1 or the torch engine")

@@ -445,22 +445,18 @@ class Engine(ABC):
 
     def _translation(self, segment: Segment, ids: Sequence[int], limit: int, **details: Any) -> Translation:
         """Return the translation of a segment; ``limit``: maximum length; ``details``: fields of the torch engine."""
+        own = segment.ids[segment.context :]
+        unknown = own.count(UNK)
         return Translation(
             text=self.tokenizer.translation(ids),
             pieces=tuple(self.tokenizer.pieces(ids, "target")),
             hit_limit=len(ids) >= limit,
-            is_short=self.task.splits_sources and is_short(len(segment.ids) - segment.context, len(ids), self.lengths),
+            is_short=self.task.splits_sources and is_short(len(own), len(ids), self.lengths),
             is_cut=segment.is_cut,
-            is_unknown=self._is_unknown(segment),
+            # Marks of words by themselves do not count.
+            is_unknown=unknown > 0 and 2 * unknown >= len(own) - self.tokenizer.pieces(own, "source").count("\u2581"),
             **details,
         )
-
-    def _is_unknown(self, segment: Segment) -> bool:
-        """Return whether at least half of the tokens of a segment are unknown, without marks of words by themselves."""
-        own = segment.ids[segment.context :]
-        if not (unknown := own.count(UNK)):
-            return False
-        return 2 * unknown >= len(own) - self.tokenizer.pieces(own, "source").count("\u2581")
 
 
 def _join(parts: Sequence[Translation], lengths: Sequence[int], *, in_words: bool) -> Translation:

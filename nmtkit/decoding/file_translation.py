@@ -72,17 +72,25 @@ class Window:
 def windows(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Window]:
     """Yield windows of ``size`` lines, and ``context`` lines before each; the last one may be shorter."""
     rest = iter(lines)
-    before: deque[str] = deque(maxlen=context)
-    for number in itertools.count():
-        window = list(itertools.islice(rest, size))
-        if not window:
-            return
-        yield Window(number, number * size + 1, window, list(before))
-        before.extend(window)
+    return _numbered(iter(lambda: list(itertools.islice(rest, size)), []), context)
+
+
+def _numbered(runs: Iterable[list[str]], context: int) -> Iterator[Window]:
+    """Yield successive runs of lines as windows, with ``context`` lines before each."""
+    first_line, before = 1, deque[str](maxlen=context)
+    for number, lines in enumerate(runs):
+        yield Window(number, first_line, lines, list(before))
+        first_line += len(lines)
+        before.extend(lines)
 
 
 def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[Window]:
     """Yield non-empty windows of up to ``size`` lines as input arrives, and ``context`` lines before each."""
+    return _numbered(_arriving(lines, size), context)
+
+
+def _arriving(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield non-empty lists of up to ``size`` lines as they arrive; raise what the reader of the lines raises."""
     # Bounded, so that input that arrives faster than it is translated is not all held in memory.
     waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=2 * size)
 
@@ -96,8 +104,6 @@ def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[
 
     # A daemon thread, as one that waits for input cannot be stopped when the command ends.
     threading.Thread(target=read, daemon=True).start()
-    number, first_line = 0, 1
-    before: deque[str] = deque(maxlen=context)
     item: str | BaseException | None = ""
     while isinstance(item, str):
         window: list[str] = []
@@ -113,9 +119,7 @@ def as_they_come(lines: Iterable[str], size: int, context: int = 0) -> Iterator[
                 until = time.monotonic() + GATHERING_SECONDS
             window.append(item)
         if window:
-            yield Window(number, first_line, window, list(before))
-        number, first_line = number + 1, first_line + len(window)
-        before.extend(window)
+            yield window
     if item is not None:
         raise item
 

@@ -58,7 +58,8 @@ class Begun(dict[tuple[int, int], list[Translation]]):
         for row in rows:
             with suppress(ValueError, TypeError):  # a fault of the disk
                 search, segment, found = json.loads(row)
-                self[search, segment] = list(map(_from_json, found))
+                found = [{key: tuple(v) if isinstance(v, list) else v for key, v in one.items()} for one in found]
+                self[search, segment] = [Translation(**fields) for fields in found]
         self._path, self._num_saved, self._last = path, len(self), time.monotonic()
 
     def save(self, *, interval: float = 0.0) -> None:
@@ -68,11 +69,6 @@ class Begun(dict[tuple[int, int], list[Translation]]):
                 append_json_line(self._path, [*key, [vars(one) for one in found]])
                 self._num_saved += 1
             self._last = time.monotonic()
-
-
-def _from_json(fields: dict[str, Any]) -> Translation:
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
-    return Translation(**values)
 
 
 class Parts:

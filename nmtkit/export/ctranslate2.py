@@ -126,8 +126,8 @@ def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelCo
     for number, (kind, spec) in enumerate(attention):
         _set_attention(spec, weights, f"{name}.{kind}", config)
         _set_norm(spec.layer_norm, weights, f"{name}.residuals.{number}.norm")
-    _set_linear(layer.ffn.linear_0, *_linear(weights, f"{name}.feed_forward.inner"))
-    _set_linear(layer.ffn.linear_1, *_linear(weights, f"{name}.feed_forward.outer"))
+    for part, linear in (("inner", layer.ffn.linear_0), ("outer", layer.ffn.linear_1)):
+        linear.weight, linear.bias = _linear(weights, f"{name}.feed_forward.{part}")
     _set_norm(layer.ffn.layer_norm, weights, f"{name}.residuals.{len(attention)}.norm")
 
 
@@ -141,9 +141,9 @@ def _set_attention(spec: Any, weights: dict[str, Array], name: str, config: Mode
     *inner, outer = spec.linear
     groups = [padded] if len(inner) == 1 else [padded[:1], padded[1:]]
     for linear, group in zip(inner, groups, strict=True):
-        _set_linear(linear, *(np.concatenate(arrays) for arrays in zip(*group, strict=True)))
-    weight, bias = _linear(weights, f"{name}.output")
-    _set_linear(outer, np.ascontiguousarray(_pad_heads(weight.T, config.num_heads, width).T), bias)
+        linear.weight, linear.bias = (np.concatenate(arrays) for arrays in zip(*group, strict=True))
+    weight, outer.bias = _linear(weights, f"{name}.output")
+    outer.weight = np.ascontiguousarray(_pad_heads(weight.T, config.num_heads, width).T)
     # By default, CTranslate2 would scale by the padded width.
     spec.queries_scale = float(config.key_width**-0.5)
 
@@ -157,10 +157,6 @@ def _pad_heads(rows: Array, num_heads: int, width: int) -> Array:
 
 def _linear(weights: dict[str, Array], name: str) -> tuple[Array, Array]:
     return weights[f"{name}.weight"], weights[f"{name}.bias"]
-
-
-def _set_linear(spec: Any, weight: Array, bias: Array) -> None:
-    spec.weight, spec.bias = weight, bias
 
 
 def _set_norm(spec: Any, weights: dict[str, Array], name: str) -> None:

@@ -133,10 +133,7 @@ def _config(path: Path, layers: int, width: int, heads: int, positions: int, **c
         "max_positions": positions, "positions": "learned", "norm": "post", "activation": "gelu",
         "embedding_scale": False, "initialization": "normal", "dropout": 0.1, "attention_dropout": 0.1, **changes,
     }  # fmt: skip
-    config = checked(ModelConfig, values, path, "no sizes of a GPT")
-    if width % heads:
-        raise ModelError(f"{path}: a width of {width} cannot be divided into {heads} attention heads")
-    return config
+    return checked(ModelConfig, values, path, "no sizes of a GPT")
 
 
 def _read_transformers(folder: Path, stated: dict[str, Any]) -> tuple[ModelConfig, dict[str, Tensor]]:
