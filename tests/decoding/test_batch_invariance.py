@@ -2,14 +2,18 @@
 but for candidates that are as good as equal."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.decoding import file_translation as streams
+from nmtkit.decoding.file_translation import Window, translate_windows
 from nmtkit.decoding.forced import ForcedDecoder
 from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.parts import Begun, Parts, Written
 from nmtkit.decoding.request import Batching, Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.model.transformer import Transformer
@@ -50,13 +54,35 @@ def translator_of(tokenizer: Tokenizer, dtype: torch.dtype, beam: int) -> Transl
 
 
 def best(
-    translator: Translator, lines: Sequence[str] = LINES, *, sentences: int | None = None, tokens: int | None = None
-) -> list[Translation]:
+    translator: Translator, lines: Sequence[str] = LINES, *, sentences: int | None = None, tokens: int | None = None,
+    n_best: int = 1,
+) -> list[Translation]:  # fmt: skip
     batching = Batching(sentences, tokens)
-    return [found[0] for found in translator.translations(lines, TranslationRequest(), batching=batching)]
+    return [found[0] for found in translator.translations(lines, TranslationRequest(n_best=n_best), batching=batching)]
 
 
-def with_every_batching(translator: Translator) -> Iterator[tuple[str, list[Translation]]]:
+def by_processes(translator: Translator, num_processes: int, folder: Path) -> list[Translation]:
+    """As `nmtkit translate --processes` shares a file out, one process after the other."""
+    parts = Parts(folder / "out", {}, streams.WINDOW_LINES)
+    parts.begin()
+    found: dict[int, Translation] = {}
+
+    def work(window: Window, advance: Callable[[float], None], begun: Begun) -> Written:
+        translations = best(translator, window.lines)
+        found.update(enumerate(translations, window.first_line))
+        return Written([one.text for one in translations], ["" for _ in translations])
+
+    for rank in range(num_processes):
+        count = translate_windows(LINES, work, parts, rank=rank, num_processes=num_processes)
+    parts.join(count, [("output", folder / "out")])
+    in_order = [found[line] for line in sorted(found)]
+    assert (folder / "out").read_text(encoding="utf-8") == "".join(f"{one.text}\n" for one in in_order)
+    return in_order
+
+
+def with_every_batching(
+    translator: Translator, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, list[Translation]]]:
     """The best translation of each line, by every way to take lines together: the way's name, and what was found."""
     for sentences in (3, len(LINES)):
         yield f"batches of {sentences} lines", best(translator, sentences=sentences)
@@ -68,6 +94,12 @@ def with_every_batching(translator: Translator) -> Iterator[tuple[str, list[Tran
         yield f"order {seed}", [found[order.index(index)] for index in range(len(LINES))]
     padded = best(translator, [*LINES, LONG], sentences=len(LINES) + 1)
     yield "padded to a long line", padded[:-1]
+    for n_best in range(2, translator.decoding.beam + 1):
+        yield f"--n-best {n_best}", best(translator, n_best=n_best)
+    for num_processes, lines in ((1, 11), (2, 11), (3, 6)):
+        with monkeypatch.context() as patch:
+            patch.setattr(streams, "WINDOW_LINES", lines)
+            yield f"{num_processes} processes", by_processes(translator, num_processes, folder)
 
 
 def exact_gaps(
@@ -95,21 +127,25 @@ def exact_gaps(
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_in_float64_batching_changes_no_translation(tokenizer: Tokenizer, beam: int) -> None:
+def test_in_float64_batching_changes_no_translation(
+    tokenizer: Tokenizer, beam: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     translator = translator_of(tokenizer, torch.float64, beam)
     alone = best(translator, sentences=1)
     assert len({one.pieces for one in alone}) > len(LINES) / 2  # so the source does make a difference
-    for way, found in with_every_batching(translator):
+    for way, found in with_every_batching(translator, tmp_path, monkeypatch):
         assert [one.pieces for one in found] == [one.pieces for one in alone], way
         assert [one.score for one in found] == pytest.approx([one.score for one in alone], abs=1e-9), way
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_in_float32_batching_only_exchanges_candidates_as_good_as_equal(tokenizer: Tokenizer, beam: int) -> None:
+def test_in_float32_batching_only_exchanges_candidates_as_good_as_equal(
+    tokenizer: Tokenizer, beam: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     translator = translator_of(tokenizer, torch.float32, beam)
     alone = best(translator, sentences=1)
     exchanged = []
-    for way, found in with_every_batching(translator):
+    for way, found in with_every_batching(translator, tmp_path, monkeypatch):
         for line, one, other in zip(LINES, alone, found, strict=True):
             if one.pieces != other.pieces:
                 exchanged.append((way, line, one, other))

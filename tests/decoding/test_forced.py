@@ -8,13 +8,18 @@ import pytest
 import torch
 
 from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.data.batch import pad
 from nmtkit.decoding import forced
 from nmtkit.decoding.forced import ForcedDecoder, ForcedScore
+from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.search import beam_search
+from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.model.step_decoder import StepDecoder
 from nmtkit.model.transformer import Transformer
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from tests.decoding.models import TEXT, data_config, model_for, save
 
 PAIRS = [
@@ -77,6 +82,31 @@ def test_scores_are_those_of_a_plain_loop_over_the_model(
         assert score.log_probs == pytest.approx(expected, abs=1e-10)
         assert score.log_prob == pytest.approx(sum(expected), abs=1e-9)
         assert score.perplexity == pytest.approx(math.exp(-sum(expected) / len(expected)), rel=1e-9)
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["one model", "ensemble"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_forced_hypothesis_has_the_log_probability_that_beam_search_reports(
+    tokenizer: Tokenizer, dtype: torch.dtype, seeds: list[int]
+) -> None:
+    models = [model_for(tokenizer, dtype, seed) for seed in seeds]
+    sources = tokenizer.encode([source for source, _ in PAIRS if source], "source")
+    lengths = torch.tensor([len(ids) + 1 for ids in sources])
+    found = beam_search(
+        ModelStepper([StepDecoder(model) for model in models], pad(sources, end=EOS), lengths),
+        [len(ids) + 3 for ids in sources],
+        beam=4,
+        penalty=length_penalty("wu", 0.6),
+        suppressed=(PAD, BOS, UNK),
+    )
+    pairs = [(source, entry) for source, entries in zip(sources, found, strict=True) for entry in entries]
+    assert len(pairs) > len(sources)
+    scores = decoder_of(tokenizer, *models).score_ids(
+        [source for source, _ in pairs], [hypothesis.ids for _, hypothesis in pairs]
+    )
+    for (_, hypothesis), score in zip(pairs, scores, strict=True):
+        assert score.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
+        assert score.log_prob / length_penalty("wu", 0.6)(len(score.ids)) == pytest.approx(hypothesis.score, abs=1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
@@ -187,8 +217,6 @@ def test_of_a_line_that_is_too_long_the_first_tokens_count(tokenizer: Tokenizer)
         # The last token is that of the text: it does not end there.
         expected = by_a_plain_loop(decoder._models, source[:limit], hypothesis[: limit + 1])[:limit]
         assert score.log_probs == pytest.approx(expected, abs=1e-10)
-    scores = decoder.score([("The small dog " * 9, "Hund"), ("dog", "Der Hund " * 9)], max_tokens=20)
-    assert [score.remarks for score in scores] == [("cut_source",), ("cut_hypothesis",)]
     (whole,) = decoder.score([TEXT[0]], max_tokens=max(len(source), len(hypothesis)))
     assert whole.remarks == ()
     assert whole.ids == (*hypothesis, EOS)
@@ -240,6 +268,18 @@ def test_a_hypothesis_has_all_positions_that_its_source_leaves(tokenizer: Tokeni
 def test_tokens_that_the_model_does_not_know_are_told(tokenizer: Tokenizer) -> None:
     scores = decoder_of(tokenizer).score([("The dog", "Der Hund"), ("The 中", "Der Hund"), ("The dog", "Der 中")])
     assert [score.remarks for score in scores] == [(), (), ("unknown_tokens",)]
+
+
+def test_a_line_of_100000_characters_has_a_score_and_changes_no_other(tokenizer: Tokenizer) -> None:
+    long = ("The small dog sees the small house. " * 3000)[:100_000]
+    decoder = decoder_of(tokenizer, model_for(tokenizer, torch.float32, d_model=8, d_ff=8))
+    pairs = [TEXT[0], (long, "Der Hund"), ("The dog", long), TEXT[1]]
+    scores = decoder.score(pairs, max_tokens=200)
+    assert [score.remarks for score in scores] == [(), ("cut_source",), ("cut_hypothesis",), ()]
+    assert len(scores[2].ids) == 200
+    for index in (0, 3):
+        assert scores[index].log_prob == pytest.approx(decoder.score([pairs[index]])[0].log_prob, abs=1e-5)
+    assert len(long) == 100_000
 
 
 # ---- models

@@ -135,32 +135,41 @@ def translated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class TestBackTranslation:
+    def test_the_given_text_is_the_target_and_its_translation_the_source(self, project: Project) -> None:
+        project.prepare(BACK)
+        assert project.pairs() == project.expected()
+        assert len({source for source, _ in project.pairs()}) > 3
+        assert PairData(project.run / "data" / "train").parts[0].pairs == 12
+
     def test_tag_and_weight_are_those_of_other_corpora(self, project: Project) -> None:
         project.prepare(f'{BACK}, prefix = "<bt>", weight = 0.5')
         data, tokenizer = PairData(project.run / "data" / "train"), Run(project.run).tokenizer()
         expected = project.expected()
-        assert len({source for source, _ in expected}) > 3
         assert data.parts == [Part(12, 1.0), Part(len(expected), 0.5)]
         [[tag, *_]] = tokenizer.encode(["<bt> a"], "source")
         first = [int(data.ids(0, index)[0]) for index in range(len(data))]
         assert [token == tag for token in first] == [False] * 12 + [True] * len(expected)
 
-    def test_the_search_is_that_of_the_entry_else_that_of_the_model(self, project: Project) -> None:
+    def test_the_beam_of_the_entry_replaces_that_of_the_model(self, project: Project) -> None:
         project.prepare(f"{BACK}, beam = 1")
-        found = [project.pairs()]
-        assert found == [project.expected(beam=1)]
-        drawn = {
-            "temperature = 0.5, top_k = 5": Sampling(0.5, 5),
-            "temperature = 0.5, top_k = 5, seed = 2": Sampling(0.5, 5, seed=2),
-            "top_p = 0.4": Sampling(top_p=0.4),
-            "seed = 1": Sampling(),
-        }
-        asked = {"": BEST, ", n_best = 2": TranslationRequest(2)}
-        asked |= {f", sample = true, n_best = 2, {options}": TranslationRequest(2, drawn[options]) for options in drawn}
-        for options, request in asked.items():
-            project.prepare(BACK + options)
+        greedy = project.pairs()
+        assert greedy == project.expected(beam=1)
+        project.prepare(BACK)
+        assert project.pairs() != greedy
+
+    def test_n_best_gives_several_pairs_for_a_line(self, project: Project) -> None:
+        project.prepare(f"{BACK}, n_best = 2")
+        assert project.pairs() == project.expected(TranslationRequest(n_best=2))
+        assert len(project.pairs()) > len({target for _, target in project.pairs()})
+
+    def test_samples_depend_on_their_settings_and_seed(self, project: Project) -> None:
+        found, likely = [], "temperature = 0.5, top_k = 5"
+        for options in (likely, f"{likely}, seed = 2", "top_p = 0.4", "seed = 1"):
+            project.prepare(f"{BACK}, sample = true, n_best = 2, {options}")
+            values = dict(re.findall(r"(\w+) = ([\d.]+)", options))
+            sampling = Sampling(**{key: float(value) if "." in value else int(value) for key, value in values.items()})
+            assert project.pairs() == project.expected(TranslationRequest(n_best=2, sampling=sampling))
             found.append(project.pairs())
-            assert found[-1] == project.expected(request)
         assert all(one != other for index, one in enumerate(found) for other in found[:index])
 
     def test_a_compressed_text_can_be_given(self, project: Project) -> None:

@@ -35,6 +35,9 @@ def test_of_equals_the_first_comes_first() -> None:
 @pytest.mark.parametrize("metric", ["chrf2", "sacrebleu"])
 def test_utilities_are_sacrebleus_sentence_scores(metric: str) -> None:
     utility = sentence_utility(metric)
+    assert utility("the dog sleeps here", "the dog sleeps here") == pytest.approx(100)
+    assert 0 < utility("the dog sleeps", "the dog slept") < 100
+    assert utility("a", "b c d") == pytest.approx(0, abs=1)
     scorer = sacrebleu.CHRF() if metric == "chrf2" else sacrebleu.BLEU(effective_order=True)
     texts = ["the dog sleeps", "the dog slept .", "ein Hund", "", "a", "x" * 300, "Straße  \t é"]
     for hypothesis, reference in itertools.permutations(texts, 2):

@@ -186,11 +186,9 @@ def test_a_search_ends_where_only_the_end_may_follow_even_below_the_minimum_leng
         if tokens.size(2) > 2:
             step[:] = -torch.inf
 
-    table = history_table(1)
     options = SearchOptions(min_tokens=5, beside=beside, constraints=(nothing_after_two,))
-    [[empty, *_], [short, *_]] = find(table, [0, 9], 2, options)
+    [[empty, *_], [short, *_]] = find(history_table(1), [0, 9], 2, options)
     assert (len(empty.ids), len(short.ids)) == (0, 2)
-    assert beside or short.log_prob == pytest.approx(log_prob_of(table, 1, short.ids))
 
 
 # ---- greedy and exhaustive search
@@ -215,6 +213,23 @@ def test_beam_1_equals_greedy(make_table: Callable[[int], Table], seed: int) -> 
             ids.append(token)
         assert [hypothesis.ids for hypothesis in found[sentence]] == [tuple(ids)]
         assert found[sentence][0].log_prob == pytest.approx(log_prob, abs=1e-12)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("make_table", [history_table, last_token_table])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_wide_beam_equals_exhaustive_search(
+    make_table: Callable[[int], Table], seed: int, penalty: tuple[str, float]
+) -> None:
+    table = make_table(seed)
+    max_lengths = [4, 0, 3]
+    found = find(table, max_lengths, beam=130, penalty=penalty)
+    for sentence, max_length in enumerate(max_lengths):
+        score, log_prob, ids = all_translations(table, sentence, max_length, penalty)[0]
+        best = found[sentence][0]
+        assert best.ids == ids
+        assert best.log_prob == pytest.approx(log_prob, abs=1e-12)
+        assert best.score == pytest.approx(score, abs=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0, 2.0])
@@ -294,17 +309,17 @@ def test_a_beam_of_2_keeps_the_two_best_continuations() -> None:
 
 
 @pytest.mark.parametrize("penalty", [*PENALTIES, ("length", 0.0), ("wu", 5.0)])
-@pytest.mark.parametrize(("beam", "n_best"), [(1, 1), (2, 1), (5, 1), (5, 3)])
+@pytest.mark.parametrize("beam", [1, 2, 5])
 def test_stopping_early_changes_no_translation(
-    monkeypatch: pytest.MonkeyPatch, beam: int, n_best: int, penalty: tuple[str, float]
+    monkeypatch: pytest.MonkeyPatch, beam: int, penalty: tuple[str, float]
 ) -> None:
-    max_lengths, options = [7, 2, 5, 7, 0, 6, 7, 7], SearchOptions(n_best=n_best)
+    max_lengths = [7, 2, 5, 7, 0, 6, 7, 7]
     for table in (history_table(6), history_table(7, sharpness=0.7), last_token_table(8)):
-        early = find(table, max_lengths, beam, options, penalty=penalty)
+        early = find(table, max_lengths, beam, penalty=penalty)
         with monkeypatch.context() as patch:
             never_stop_early(patch)
-            late = find(table, max_lengths, beam, options, penalty=penalty)
-        assert [hypotheses[:n_best] for hypotheses in early] == [hypotheses[:n_best] for hypotheses in late]
+            late = find(table, max_lengths, beam, penalty=penalty)
+        assert [hypotheses[0] for hypotheses in early] == [hypotheses[0] for hypotheses in late]
 
 
 def test_search_stops_when_no_live_hypothesis_can_win(monkeypatch: pytest.MonkeyPatch) -> None:

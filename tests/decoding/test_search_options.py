@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.decoding.constraints import (
     ended_words,
     forbidden_phrases,
@@ -19,15 +20,21 @@ from nmtkit.decoding.constraints import (
     progress,
     required_phrases,
 )
+from nmtkit.decoding.lengths import length_penalty
 from nmtkit.decoding.request import Sampling
 from nmtkit.decoding.sampling import sampled_continuations
-from nmtkit.decoding.search import Hypothesis, SearchOptions
+from nmtkit.decoding.search import Hypothesis, SearchOptions, beam_search
+from nmtkit.decoding.stepper import ModelStepper
 from nmtkit.distributed.workers import widest_float
 from nmtkit.errors import ModelError
+from nmtkit.model.step_decoder import StepDecoder
+from nmtkit.model.transformer import Transformer
 from nmtkit.tasks.task import Constraint
 from tests.decoding.models import WithoutFloat64
 from tests.decoding.test_search import (
+    BOS,
     EOS,
+    FORBIDDEN,
     VOCAB,
     WORDS,
     Table,
@@ -36,6 +43,7 @@ from tests.decoding.test_search import (
     history_table,
     last_token_table,
     log_prob_of,
+    never_stop_early,
 )
 
 PENALTY = ("wu", 0.6)
@@ -107,6 +115,13 @@ def test_a_forced_prefix_may_repeat_itself_and_what_follows_may_not() -> None:
     assert not any(repeats(hypothesis.ids, 1) for hypothesis in found[1])
 
 
+def test_a_hypothesis_that_may_not_go_on_ends() -> None:
+    options = SearchOptions(min_tokens=9, constraints=(forbidden_phrases([(4,), (5,), (6,)]),))
+    [found] = find(history_table(0), [5], 3, options)
+    assert [hypothesis.ids for hypothesis in found] == [()]
+    assert found[0].log_prob == pytest.approx(log_prob_of(history_table(0), 0, ()))
+
+
 # ---- n-best
 
 
@@ -117,6 +132,27 @@ def test_a_wide_beam_finds_the_n_best_translations(seed: int) -> None:
     expected = all_translations(table, 0, 3, PENALTY)[:5]
     assert [hypothesis.ids for hypothesis in found[:5]] == [ids for _, _, ids in expected]
     assert [hypothesis.score for hypothesis in found[:5]] == pytest.approx([score for score, _, _ in expected])
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("n_best", [2, 4])
+def test_the_best_does_not_depend_on_how_many_are_asked_for(seed: int, n_best: int) -> None:
+    table = last_token_table(seed)
+    one = find(table, [9, 5, 0], 4)
+    several = find(table, [9, 5, 0], 4, SearchOptions(n_best=n_best))
+    for first, more in zip(one, several, strict=True):
+        assert (more[0].ids, more[0].score) == (first[0].ids, first[0].score)
+    assert len(several[0]) >= n_best
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_stopping_early_changes_none_of_the_n_best(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = history_table(seed)
+    early = find(table, [7, 4], 3, SearchOptions(n_best=2))
+    never_stop_early(monkeypatch)
+    late = find(table, [7, 4], 3, SearchOptions(n_best=2))
+    for some, all_ in zip(early, late, strict=True):
+        assert [hypothesis.ids for hypothesis in some[:2]] == [hypothesis.ids for hypothesis in all_[:2]]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -159,6 +195,38 @@ def test_with_coverage_a_wide_beam_equals_exhaustive_search(seed: int, beta: flo
         assert changed  # else the test could not fail
 
 
+def test_the_models_attention_adds_up_over_the_source_and_spares_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2)
+    model = Transformer(config, VOCAB, VOCAB).double().eval()
+    source, lengths = torch.tensor([[4, 5, 6, 3], [6, 5, 3, 0]]), torch.tensor([4, 3])
+    with torch.inference_mode():
+        stepper = ModelStepper([StepDecoder(model), StepDecoder(model)], source, lengths, keep_attention=True)
+        options = SearchOptions(keep_attention=True, source_lengths=lengths.tolist())
+        found = beam_search(
+            stepper, [4, 4], beam=3, penalty=length_penalty(*PENALTY), suppressed=FORBIDDEN,
+            options=options,
+        )  # fmt: skip
+        # Once more by hand: the last layer's weights for the whole translation at once.
+        attend = model.decoder[1].source_attention.attend
+        for row, hypotheses in enumerate(found):
+            ids, attention = hypotheses[0].ids, hypotheses[0].attention
+            assert attention is not None
+            one = source[row : row + 1, : lengths[row]]
+            encoded = model.encode(one, lengths[row : row + 1])
+            recorded = []
+            monkeypatch.setattr(
+                model.decoder[1].source_attention,
+                "attend",
+                lambda queries, keys, *rest: (recorded.append((queries, keys)), attend(queries, keys, *rest))[1],  # noqa: B023
+            )
+            model.decode(torch.tensor([[BOS, *ids]]), *encoded)
+            [(queries, keys)] = recorded
+            expected = torch.softmax(queries @ keys.transpose(2, 3) / math.sqrt(8), -1).mean(1)[0]
+            torch.testing.assert_close(attention, expected)
+            torch.testing.assert_close(attention.sum(1), torch.ones(len(ids) + 1, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_word_that_ends_is_not_continued(seed: int) -> None:
     table, prefix = history_table(seed), (5, 6)
@@ -192,16 +260,15 @@ def test_required_phrases_are_held(phrases: list[Ids], beam: int, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    "alternatives",
-    [
-        single([(6, 6)]),
-        single([(4,), (5,)]),
-        [((6, 6), (5,))],
-        [((4, 5), (6, 4, 4)), ((6,),)],
-        [((6, 6, 6), (5, 5, 5))],
-    ],
-)
+@pytest.mark.parametrize("phrases", [[(6, 6)], [(4,), (5,)]])
+def test_with_required_phrases_a_wide_beam_finds_the_best_that_holds_them(phrases: list[Ids], seed: int) -> None:
+    table = history_table(seed)
+    [found] = find(table, [4], WIDE, SearchOptions(select=required_phrases([single(phrases)], [4])))
+    check_best(found, table, 0, 4, lambda ids: all(holds(ids, phrase) for phrase in phrases))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("alternatives", [[((6, 6), (5,))], [((4, 5), (6, 4, 4)), ((6,),)], [((6, 6, 6), (5, 5, 5))]])
 def test_any_of_the_alternatives_of_a_phrase_is_enough(alternatives: list[tuple[Ids, ...]], seed: int) -> None:
     def allows(ids: Ids) -> bool:
         return all(any(holds(ids, phrase) for phrase in phrases) for phrases in alternatives)
@@ -357,18 +424,17 @@ def frequencies(hypotheses: Sequence[Hypothesis]) -> dict[Ids, float]:
     return {ids: count / len(hypotheses) for ids, count in Counter(one.ids for one in hypotheses).items()}
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_samples_have_the_models_distribution(temperature: float) -> None:
+def test_samples_have_the_models_distribution() -> None:
     table = history_table(4, sharpness=1.0)
-    [found] = samples(table, 20_000, 1, temperature=temperature)
+    [found] = samples(table, 20_000, 1)
     # Forbidden tokens have a share of the table's probability, which is given to the others at each step.
     expected = {}
     for _, _, ids in all_translations(table, 0, 3, PENALTY):
         probability = 1.0
         for place, token in enumerate((*ids, EOS)):
             allowed = [EOS, *WORDS] if place < 3 else [EOS]
-            step = table(0, ids[:place])[allowed] / temperature
-            probability *= float(step.softmax(0)[allowed.index(token)])
+            step = table(0, ids[:place])
+            probability *= math.exp(float(step[token] - step[allowed].logsumexp(0)))
         expected[ids] = probability
     assert sum(expected.values()) == pytest.approx(1)
     seen = frequencies(found)
@@ -414,6 +480,16 @@ def test_a_low_temperature_and_a_top_k_of_1_are_greedy() -> None:
     assert {hypothesis.ids for hypothesis in samples(table, 40, 1, top_k=1)[0]} == {greedy}
     assert {hypothesis.ids for hypothesis in samples(table, 40, 1, top_p=1e-9)[0]} == {greedy}
     assert len({hypothesis.ids for hypothesis in samples(table, 40, 1)[0]}) > 3
+
+
+def test_temperature_divides_log_probs() -> None:
+    table = last_token_table(1)
+    [found] = samples(table, 20_000, 5, temperature=2.0)
+    scaled = (table(0, ())[[EOS, *WORDS]] / 2.0).softmax(0)
+    seen = frequencies([Hypothesis(one.ids[:1], 0.0, 0.0) for one in found])
+    expected = {(): scaled[0]} | {(word,): scaled[1 + place] for place, word in enumerate(WORDS)}
+    for ids, probability in expected.items():
+        assert seen.get(ids, 0.0) == pytest.approx(float(probability), abs=0.02)
 
 
 def test_top_k_and_top_p_keep_the_likeliest() -> None:

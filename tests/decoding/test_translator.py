@@ -30,7 +30,7 @@ from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.scripts import join_sentences
 from nmtkit.text.terms import Glossary, Kind, kept_spans
 from nmtkit.text.tokenizer import Tokenizer
-from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from tests.conftest import message_of
 from tests.decoding.models import TEXT, data_config, model_for, save
 
@@ -144,6 +144,26 @@ def test_default_batches_are_smaller_for_many_hypotheses(
     assert sizes[0] // 4 == sizes[1] > sizes[2] == 1
 
 
+def test_the_search_is_that_of_the_decoding_settings(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    search = translator_module.beam_search
+
+    def recording(stepper: Any, max_lengths: list[int], **settings: Any) -> Any:
+        calls.append({"max_lengths": max_lengths, **settings})
+        return search(stepper, max_lengths, **settings)
+
+    monkeypatch.setattr(translator_module, "beam_search", recording)
+    line = "The dog"
+    length = len(tokenizer.encode([line], "source")[0])
+    for kind, expected in [("wu", (12 / 6) ** 0.7), ("length", 7**0.7), ("none", 1.0)]:
+        translator_of(tokenizer, beam=3, alpha=0.7, length_penalty=kind, max_length_offset=4).translate([line])
+        call = calls.pop()
+        assert call["max_lengths"] == [length + 4]
+        assert call["beam"] == 3
+        assert call["penalty"](7) == pytest.approx(expected)
+        assert set(call["suppressed"]) == {PAD, BOS, UNK}
+
+
 def test_no_translation_holds_a_tag() -> None:
     corpus = {"source": "a.en", "target": "a.de", "source_prefix": "<bt>"}
     tagged = learn_tokenizer(data_config(train=[corpus]), lambda: TEXT)
@@ -211,6 +231,28 @@ def joined(translator: Translator, parts: list[str]) -> str:
 
 def num_tokens(tokenizer: Tokenizer, text: str) -> int:
     return len(tokenizer.encode([text], "source")[0])
+
+
+def test_a_source_that_is_too_long_is_cut_at_sentence_ends(tokenizer: Tokenizer) -> None:
+    sentences = ["The dog sees a cat.", "Who sees the small house?", "A cat!", "The dog runs home", "home. A"]
+    translator = translator_of(tokenizer, beam=2)
+    line = " ".join(sentences)
+    translate = functools.partial(translator.translate, split="never")
+    whole = translate([line])[0]
+    # As many whole sentences as there is room for.
+    limit = sum(num_tokens(tokenizer, sentence) for sentence in sentences[1:3])
+    assert num_tokens(tokenizer, " ".join(sentences[3:])) <= limit
+    assert num_tokens(tokenizer, " ".join(sentences[:2])) > limit
+    parts = [sentences[0], " ".join(sentences[1:3]), " ".join(sentences[3:])]
+    expected = joined(translator, parts)
+    assert translate([line], max_source_tokens=limit) == [expected]
+    assert expected not in (whole, joined(translator, sentences))
+    # A limit that holds the line makes no difference, and the other lines stay what they are.
+    length = num_tokens(tokenizer, line)
+    assert translate([line], max_source_tokens=length) == [whole]
+    assert translate([line], max_source_tokens=length - 1) != [whole]
+    others = translate(["The dog", "A cat"])
+    assert translate(["The dog", line, "A cat"], max_source_tokens=limit) == [others[0], expected, others[1]]
 
 
 @pytest.mark.parametrize(("share", "parts"), [(0.0, [0, 1, 2, 3, 4, 5]), (0.05, [0, 1, 2, 3, 4, 5]), (0.5, [0, 3, 5])])
@@ -517,7 +559,7 @@ def test_a_long_source_without_blanks_is_cut_at_its_sentence_ends() -> None:
     tokenizer = learn_tokenizer(data_config(source_language="zh", vocab_size=60), lambda: [(text, "ein Hund")] * 3)
     [ids] = tokenizer.encode([text], "source")
     assert len(ids) == 8  # of each sentence its words and its mark
-    for limit, places in ((4, [0, 2, 4]), (3, [0, 1, 2, 3, 4])):
+    for limit, places in ((5, [0, 2, 4]), (3, [0, 1, 2, 3, 4])):
         parts = cut_source(tokenizer, ids, limit)
         expected = ["".join(sentences[start:stop]) for start, stop in itertools.pairwise(places)]
         assert [tokenizer.decode(part, "source") for part in parts] == expected
@@ -765,8 +807,7 @@ def test_a_coverage_penalty_is_a_sum_over_the_tokens_that_the_model_reads(
     tokenizer: Tokenizer, architecture: str
 ) -> None:
     model = model_for(tokenizer, architecture=architecture)
-    # As an ensemble, whose attention is the mean of that of its models.
-    translator = translator_of(tokenizer, model, model, beam=2, coverage_penalty=0.2, length_penalty="none")
+    translator = translator_of(tokenizer, model, beam=2, coverage_penalty=0.2, length_penalty="none")
     entries = tokenizer.entries("target")
     for [best] in translator.translations([line for line, _ in TEXT], Request(attention=True)):
         source = [tokenizer.entries("source").index(piece) for piece in best.source_pieces or ()]

@@ -1,5 +1,7 @@
 """What CTranslate2 makes of an exported model: the same greedy translations, or no export."""
 
+import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ import tiny_models
 import torch
 from tiny_models import LINES, VALID, VARIANTS, let_end, make_run
 
+from nmtkit.config.decoding_schema import TrainingLengths
 from nmtkit.config.model_schema import ModelConfig
 from nmtkit.corpora import synthetic
 from nmtkit.corpora.trees import read_trees, split_words, words
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export
-from nmtkit.decoding.request import Batching, Sampling, TranslationRequest
+from nmtkit.decoding.engine_choice import load_engine
+from nmtkit.decoding.request import Batching, TranslationRequest
 from nmtkit.decoding.translator import Translator
+from nmtkit.distributed.workers import Workers
 from nmtkit.errors import DataError, ModelError, RecipeError
 from nmtkit.export import ctranslate2 as conversion
 from nmtkit.export import parity
@@ -25,7 +30,6 @@ from nmtkit.json_toml import read_json
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import load_model
 from nmtkit.text import moses
-from nmtkit.text.terms import Glossary
 from nmtkit.text.vocabulary import UNK
 from tests.conftest import contents, message_of
 
@@ -35,7 +39,9 @@ def engine(folder: Path, **decoding: object) -> CTranslate2Translator:
 
 
 def greedy_by_torch(model: Path, lines: list[str]) -> list[str]:
-    return Translator.load([model], decoding={"beam": 1}).translate(lines)
+    translator = Translator.load([model])
+    translator.decoding = translator.decoding.model_copy(update={"beam": 1})
+    return translator.translate(lines)
 
 
 def let_end_with_unknown(model: Transformer, logit: float) -> None:
@@ -126,6 +132,12 @@ def test_a_parser_gives_the_same_trees_over_the_words(tmp_path: Path, monkeypatc
     assert found == greedy_by_torch(model, lines)
     trees = [list(read_trees([line], "a parse")) for line in found]
     assert [[word for tree in of_line for word in words(tree)] for of_line in trees] == [*map(split_words, lines)]
+
+
+def test_the_vocabulary_is_in_the_order_of_the_ids(model: Path, exported: Path) -> None:
+    tokenizer = load_model(model / "averaged").tokenizer
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+    assert json.loads((exported / "shared_vocabulary.json").read_text(encoding="utf-8")) == pieces
 
 
 def test_the_manifest_says_what_was_exported_and_how_it_was_checked(model: Path, exported: Path) -> None:
@@ -277,14 +289,9 @@ class TestEngine:
         assert len(begun) == 2 * translator._translator.num_translators + 1 < 40
         assert sum(map(len, batches)) == 39
 
-    def test_constraints_and_several_translations_are_refused(self, exported: Path) -> None:
-        constraints = {"prefixes": ["die"], "required": [["die"]], "forbidden": ["die"], "keep": ("urls",)}
-        others = {"glossary": Glossary([("cat", "Katze")]), "n_best": 2, "sampling": Sampling(), "attention": True}
-        for name, value in (constraints | others).items():
-            with pytest.raises(DataError, match="one translation per line, without constraints"):
-                engine(exported).translations(["the cat"], TranslationRequest(**{name: value}))
-
-    def test_a_wrong_setting_is_named(self, exported: Path) -> None:
+    def test_lines_may_end_in_line_ends_and_a_wrong_setting_is_named(self, exported: Path) -> None:
+        translator = engine(exported, beam=1)
+        assert translator.translate(f"{line}\n" for line in LINES) == translator.translate(LINES)
         with pytest.raises(RecipeError, match=r"^given settings: decoding\.beam = 0: must be at least 1$"):
             engine(exported, beam=0)
 
@@ -308,6 +315,22 @@ class TestEngine:
         by_torch.decoding = by_torch.decoding.model_copy(update={"finished": "within"})
         assert found != by_torch.translate(lines)
 
+    def test_a_longer_source_is_cut_as_the_other_engine_cuts_it(self, exported: Path, model: Path) -> None:
+        by_torch, translator = Translator.load([model]), engine(exported, beam=1)
+        by_torch.decoding = translator.decoding
+        assert translator.translate(LINES, max_source_tokens=9) == by_torch.translate(LINES, max_source_tokens=9)
+
+    def test_it_keeps_the_limit_that_the_model_records(self, exported: Path, model: Path) -> None:
+        lengths = TrainingLengths(longest_source=9, target_ratio=1.0, multi_sentence_share=0.0)
+        lines = ["the cat sees a dog. the old house. and the new dog likes not the old cat. a", "the cat. a dog"]
+        by_torch, translator = Translator.load([model]), engine(exported, beam=1)
+        by_torch.decoding = translator.decoding
+        whole = translator.translate(lines)
+        by_torch.lengths = translator.lengths = lengths
+        assert translator.translate(lines) == by_torch.translate(lines)
+        assert translator.translate(lines)[0] != whole[0]
+        assert translator.translate(lines)[1] == whole[1]
+
     def test_a_length_penalty_changes_what_is_chosen(self, exported: Path) -> None:
         def total_length(**decoding: object) -> int:
             translator = engine(exported, beam=4, max_length_offset=30, **decoding)
@@ -318,6 +341,14 @@ class TestEngine:
         assert total_length(length_penalty="length", alpha=0.0) == free
         assert total_length(length_penalty="wu", alpha=3.0) > free
         assert total_length(length_penalty="length", alpha=3.0) > free
+
+    def test_a_damaged_export_is_refused_in_one_line_that_names_the_file(self, model: Path, tmp_path: Path) -> None:
+        folder, _ = export(model, "ctranslate2", output=tmp_path / "new")
+        content = bytearray((folder / "model.bin").read_bytes())
+        content[-1] ^= 1
+        (folder / "model.bin").write_bytes(content)
+        with pytest.raises(ModelError, match=r"model\.bin: damaged \(it does not match its checksum in manifest\.json"):
+            engine(folder)
 
     def test_an_export_that_is_replaced_while_it_is_read_is_refused(
         self, exported: Path, unsure: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -351,7 +382,7 @@ class TestEngine:
             translator.search([[5, 6]], Batching())
 
     def test_a_gpu_without_cublas_is_noticed_when_the_export_is_loaded(
-        self, exported: Path, monkeypatch: pytest.MonkeyPatch
+        self, model: Path, exported: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         class WithoutLibrary:
             def __init__(self, folder: str, device: str, **options: object) -> None:
@@ -364,6 +395,11 @@ class TestEngine:
         monkeypatch.setattr("ctranslate2.get_cuda_device_count", lambda: 1)
         with pytest.raises(ModelError, match=r"cannot use it \(Library libcublas\.so\.12 is not found"):
             CTranslate2Translator.load(Export.read(exported), {}, "auto")
+        workers = Workers(0, 1, torch.device("cpu"), "float32")
+        with caplog.at_level(logging.WARNING, logger="nmtkit"):
+            loaded = load_engine([model], "auto", {"beam": 1}, [], workers)
+        assert isinstance(loaded, Translator)
+        assert "using the torch engine" in caplog.text
 
     def test_more_positions_than_the_export_has_are_refused(self, exported: Path) -> None:
         with pytest.raises(ModelError, match="the export has 2048; lower --max-length"):

@@ -64,12 +64,17 @@ class TestAuto:
         assert choose_export([exported_run], "ctranslate2", beside) is not None
         assert "differs" not in log_text.text
 
+    def test_it_leaves_beam_search_to_torch_without_a_word(
+        self, exported_run: Path, log_text: pytest.LogCaptureFixture
+    ) -> None:
+        assert choose_export([exported_run], "auto", {}) is None
+        assert log_text.text == ""  # it would stand at every `translate` once there is an export
+
     def test_it_leaves_what_only_torch_has_to_torch(
         self, exported_run: Path, log_text: pytest.LogCaptureFixture
     ) -> None:
         assert choose_export([exported_run], "auto", GREEDY, ["--n-best"]) is None
         assert choose_export([exported_run, exported_run], "auto", GREEDY) is None
-        assert choose_export([exported_run], "auto", GREEDY, device="mps") is None
         assert choose_export([exported_run], "auto", {**GREEDY, "whole_trees": True}) is None
         assert choose_export([exported_run], "auto", {"beam": 3, "coverage_penalty": 0.2}) is None
         assert log_text.text == ""
@@ -80,7 +85,8 @@ class TestAuto:
         with monkeypatch.context() as patch:
             patch.setattr(engine_choice, "find_spec", lambda name: None)
             assert choose_export([exported_run], "auto", GREEDY) is None
-        run = shutil.copytree(exported_run, tmp_path / "run")
+        run = tmp_path / "run"
+        shutil.copytree(exported_run, run)
         shutil.rmtree(run / "export" / "ctranslate2")
         assert choose_export([run], "auto", GREEDY) is None
         assert log_text.text == ""
@@ -106,7 +112,8 @@ class TestAuto:
     def test_the_search_is_as_the_model_says_and_not_as_it_said_when_it_was_exported(
         self, exported_run: Path, tmp_path: Path, engine: str
     ) -> None:
-        run = shutil.copytree(exported_run, tmp_path / "run")
+        run = tmp_path / "run"
+        shutil.copytree(exported_run, run)
         description = read_json(run / "averaged" / "model.json")
         description["decoding"]["min_length"] = 4
         write_json(run / "averaged" / "model.json", description)
@@ -139,6 +146,12 @@ class TestAuto:
         learned = replace(found, manifest={**found.manifest, "max_positions": 24, "has_learned_positions": True})
         assert engine_choice._has_positions(learned, learned.decoding(GREEDY), 1024)
 
+    def test_a_device_that_ctranslate2_does_not_have_means_torch(
+        self, exported_run: Path, log_text: pytest.LogCaptureFixture
+    ) -> None:
+        assert choose_export([exported_run], "auto", GREEDY, device="mps") is None
+        assert log_text.text == ""
+
     def test_the_folder_one_is_in_can_be_named(self, exported_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(exported_run / "averaged")
         assert [export.quantization for export in exports_of(Path())] == ["float32", "int8"]
@@ -146,7 +159,8 @@ class TestAuto:
     def test_a_damaged_manifest_is_passed_over(
         self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture
     ) -> None:
-        run = shutil.copytree(exported_run, tmp_path / "run")
+        run = tmp_path / "run"
+        shutil.copytree(exported_run, run)
         manifest = read_json(run / "export" / "ctranslate2" / "manifest.json")
         del manifest["files"]
         write_json(run / "export" / "ctranslate2" / "manifest.json", manifest)
@@ -159,7 +173,8 @@ class TestAuto:
     def test_the_export_of_a_damaged_model_does_not_hide_the_damage(
         self, exported_run: Path, tmp_path: Path, engine: Literal["auto", "ctranslate2"]
     ) -> None:
-        run = shutil.copytree(exported_run, tmp_path / "run")
+        run = tmp_path / "run"
+        shutil.copytree(exported_run, run)
         weights = run / "averaged" / "model.safetensors"
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
@@ -205,3 +220,6 @@ class TestAskedFor:
         translator.decoding = translator.decoding.model_copy(update={"beam": 2})  # as a request to the server does
         with pytest.raises(DataError, match="use beam 1 or the torch engine"):
             translator.translate(["the dog"])
+
+    def test_torch_is_torch(self, exported_run: Path) -> None:
+        assert choose_export([exported_run], "torch", GREEDY) is None

@@ -34,9 +34,9 @@ def test_there_are_three_snippets() -> None:
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_a_snippet_translates_as_nmtkit_does(snippet: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    expected = Translator.load("runs/mine", decoding={"beam": 1}).translate(
-        ["the old dog sees a cat", "a cat   likes the new house "]
-    )
+    translator = Translator.load([Path("runs/mine")])
+    translator.decoding = translator.decoding.model_copy(update={"beam": 1})
+    expected = translator.translate(["the old dog sees a cat", "a cat   likes the new house "])
     names: dict[str, Any] = {}
     exec(compile(snippet, str(PAGE), "exec"), names)
     assert names["translations"] == expected

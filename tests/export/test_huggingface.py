@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import LINES, VALID, make_run
+from tiny_models import LINES, VALID, make_run, tokenizer_of
 
 from nmtkit.config.decoding_schema import TrainingLengths
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import ModelError
 from nmtkit.export import ctranslate2, huggingface
 from nmtkit.export.export import export
@@ -48,6 +49,18 @@ def test_the_sums_the_sample_and_the_search_are_in_the_manifest(run: Path, expor
     assert manifest["parity"]["beam"]["beam"] == 3
     assert set(manifest["files"]) >= {"model.safetensors", "source.spm", "target.spm", "vocab.json", "README.md"}
     assert "this penalty, ((5 + n) / 6)^alpha" in (exported / "README.md").read_text(encoding="utf-8")
+
+
+def test_translating_from_text_to_text_is_the_same(run: Path, exported: Path) -> None:
+    marian, tokenizer = huggingface.load(exported)
+    translator = Translator.load([run])
+    translator.decoding = translator.decoding.model_copy(update={"beam": 1})
+    for line in VALID:
+        batch = tokenizer([line], return_tensors="pt")
+        output = marian.generate(**batch, num_beams=1, max_length=batch.input_ids.size(1) + 5 + 1)
+        assert tokenizer.batch_decode(output, skip_special_tokens=True) == [
+            text.strip() for text in translator.translate([line])
+        ]
 
 
 def test_its_tokenizer_gives_the_same_ids_but_where_the_readme_says_so(run: Path, exported: Path) -> None:
@@ -122,17 +135,15 @@ def test_what_transformers_cannot_hold_is_refused_by_name_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("decoding", "changes"),
+    ("norm", "decoding"),
     [
-        ({"beam": 1}, {"subwords": "unigram", "byte_fallback": True, "vocab_size": 300}),
-        ({"beam": 1, "length_penalty": "none"}, {"norm": "pre"}),
-        ({"beam": 2, "length_penalty": "none"}, {}),
+        ("post", {"beam": 1}),
+        ("pre", {"beam": 1, "length_penalty": "none"}),
+        ("post", {"beam": 2, "length_penalty": "none"}),
     ],
 )
-def test_every_search_of_a_recipe_is_exported(
-    tmp_path: Path, decoding: dict[str, object], changes: dict[str, object]
-) -> None:
-    run = make_run(tmp_path / "mine", encoder_layers=1, decoding=decoding, **changes)
+def test_every_search_of_a_recipe_is_exported(tmp_path: Path, norm: str, decoding: dict[str, object]) -> None:
+    run = make_run(tmp_path / "mine", encoder_layers=1, norm=norm, decoding=decoding)
     folder, manifest = export(run, "huggingface")
     assert manifest["parity"]["greedy"]["lines"] == len(VALID)
     stated = read_json(folder / "generation_config.json")
@@ -165,3 +176,12 @@ def test_long_sources_and_translations_have_positions(run: Path, tmp_path: Path)
     huggingface.write(tmp_path, dataclasses.replace(loaded, decoding=long))
     assert read_json(tmp_path / "config.json")["max_position_embeddings"] >= 4002
     assert read_json(tmp_path / "generation_config.json")["max_length"] == 4002
+
+
+def test_byte_pieces_and_unigram_subwords_are_held_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "mine", subwords="unigram", byte_fallback=True, vocab_size=300, encoder_layers=1)
+    folder, manifest = export(run, "huggingface")
+    assert manifest["parity"]["greedy"]["lines"] == len(VALID)
+    tokenizer = tokenizer_of(subwords="unigram", byte_fallback=True, vocab_size=300)
+    _, theirs = huggingface.load(folder)
+    assert list(theirs("naïve 😀").input_ids) == [*tokenizer.encode(["naïve 😀"], "source")[0], EOS]

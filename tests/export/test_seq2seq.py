@@ -44,7 +44,7 @@ DIRECTIONS: dict[str, dict[str, str]] = {
     "nllb": {"source_language": "eng_Latn", "target_language": "deu_Latn"},
 }
 """Kinds of folders, and a direction of each."""
-GREEDY: dict[str, Any] = {"beam": 1, "max_length_ratio": 0.0, "max_length_offset": 37}
+GREEDY = {"beam": 1, "max_length_ratio": 0.0, "max_length_offset": 37}
 
 
 def write(folder: Path, kind: str, **changes: Any) -> PreTrainedModel:
@@ -95,9 +95,9 @@ class Imported:
 
     def translate(self, lines: list[str], **decoding: object) -> list[tuple[list[int], str]]:
         """Return ids and text of nmtkit's translations."""
-        found = Translator.load(self.ours, decoding={**GREEDY, **decoding}).translations(
-            lines, TranslationRequest(**DIRECTIONS[self.kind])
-        )
+        translator = Translator.load(self.ours)
+        translator.decoding = translator.decoding.model_copy(update={**GREEDY, **decoding})
+        found = translator.translations(lines, TranslationRequest(**DIRECTIONS[self.kind]))
         index = {piece: number for number, piece in enumerate(self.tokenizer.entries("target"))}
         return [([index[piece] for piece in best.pieces], best.text) for best, *_ in found]
 
@@ -153,6 +153,18 @@ def test_activations_and_unscaled_embeddings_are_those_of_transformers(
 ) -> None:
     ours, theirs = logits_of(Imported(tmp_path, kind, activation_function=activation, scale_embedding=False, gain=1))
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_sizes_and_settings_are_those_of_the_folder(pair: Imported) -> None:
+    config = pair.loaded.model.config
+    sizes = (config.d_model, config.d_ff, config.encoder_layers, config.decoder_layers, config.num_heads)
+    assert sizes == (32, 48, 2, 2, 4)
+    if pair.kind in ("marian", "tagged"):
+        assert (config.norm, config.activation, config.output_bias) == ("post", "silu", True)
+    else:
+        assert (config.norm, config.activation, config.output_bias) == ("pre", "relu", False)
+        assert (config.positions, config.decoder_start) == ("fairseq", "eos")
+    assert pair.loaded.lengths is not None and pair.loaded.lengths.longest_source == 127
 
 
 @torch.inference_mode()
@@ -241,7 +253,6 @@ def test_greedy_translations_are_those_of_transformers(pair: Imported) -> None:
     ours, theirs = pair.translate(VALID), pair.generate(sources)
     assert [ids for ids, _ in ours] == theirs
     assert len({tuple(ids) for ids in theirs}) > 5
-    assert pair.loaded.lengths is not None and pair.loaded.lengths.longest_source == 127
     if pair.kind == "marian":
         tokenizer = MarianTokenizer.from_pretrained(pair.folder)
         texts = [tokenizer.decode([pair.their_ids[index] for index in ids]) for ids in theirs]
@@ -254,9 +265,9 @@ def test_greedy_translations_are_those_of_transformers(pair: Imported) -> None:
 
 def test_log_probabilities_are_those_of_transformers_by_search_and_by_force(pair: Imported) -> None:
     decoder = ForcedDecoder.load(pair.ours, **DIRECTIONS[pair.kind])
-    found = Translator.load(pair.ours, decoding=GREEDY).translations(
-        VALID[:5], TranslationRequest(**DIRECTIONS[pair.kind])
-    )
+    translator = Translator.load(pair.ours)
+    translator.decoding = translator.decoding.model_copy(update=GREEDY)
+    found = translator.translations(VALID[:5], TranslationRequest(**DIRECTIONS[pair.kind]))
     index = {piece: number for number, piece in enumerate(pair.tokenizer.entries("target"))}
     start = pair.tokenizer.target_start
     hypotheses = [[*start, *(index[piece] for piece in best.pieces)] for best, *_ in found]
@@ -329,15 +340,19 @@ def sharded(folder: Path, kind: str) -> None:
     (folder / "model.safetensors").unlink()
 
 
-@pytest.fixture
-def marian(of_kind: Callable[[str], Imported]) -> Path:
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder, to be copied."""
-    return of_kind("marian").folder
+    folder = tmp_path_factory.mktemp("original") / "marian"
+    write_marian(folder)
+    return folder
 
 
-@pytest.fixture
-def m2m100(of_kind: Callable[[str], Imported]) -> Path:
-    return of_kind("m2m100").folder
+@pytest.fixture(scope="module")
+def m2m100(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "m2m100"
+    write_m2m100(folder)
+    return folder
 
 
 def weights_of(folder: Path, output: Path) -> dict[str, Tensor]:
@@ -524,6 +539,19 @@ def test_commands_translate_and_score_with_an_imported_model(tmp_path: Path, m2m
     scored = run_command(*scoring, "--from", "en", "--to", "de", "--threads", "1")
     assert scored.code == 0 and scored.out.count("\n") == len(VALID)
     assert run_command(*scoring, "--threads", "1").code == 1
+
+
+def test_models_of_one_vocabulary_form_an_ensemble(tmp_path: Path) -> None:
+    first = Imported(tmp_path / "first", "marian")
+    second = Imported(tmp_path / "second", "marian", dropout=0.3)
+    weights = second.loaded.model.state_dict()
+    assert first.loaded.tokenizer.fingerprint() == second.loaded.tokenizer.fingerprint()
+    alone = Translator.load([first.ours]).translate(VALID)
+    assert Translator.load([first.ours, first.ours]).translate(VALID) == alone
+    assert weights.keys() == first.loaded.model.state_dict().keys()
+    other = Imported(tmp_path / "third", "tagged")
+    with pytest.raises(ModelError, match="its vocabulary differs"):
+        Translator.load([first.ours, other.ours])
 
 
 @pytest.mark.parametrize("to", ["huggingface", "ctranslate2"])

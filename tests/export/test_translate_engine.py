@@ -35,18 +35,15 @@ def test_greedy_translations_of_both_engines_are_the_same_and_ctranslate2_needs_
 ) -> None:
     without = "assert not {'torch', 'transformers', 'sacrebleu'} & set(sys.modules)"
     moved = shutil.copytree(exported_run / "export" / "ctranslate2", tmp_path / "moved")
-    (tmp_path / "in").write_text("".join(f"{line}\n" for line in VALID), encoding="utf-8")
-    files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
     fast = translate(exported_run, "--beam", 1, then=without)
-    asked = translate(exported_run, "--beam", 1, "--engine", "ctranslate2", *files)
+    asked = translate(exported_run, "--beam", 1, "--engine", "ctranslate2", then=without)
     alone = translate(moved, "--beam", 1, then=without)
     slow = translate(exported_run, "--beam", 1, "--engine", "torch")
     assert [each.returncode for each in (fast, asked, alone, slow)] == [0] * 4, fast.stderr + asked.stderr
     assert "engine: ctranslate2" in fast.stderr
     assert "engine:" not in slow.stderr
     assert slow.stdout.strip()
-    assert fast.stdout == slow.stdout == alone.stdout == (tmp_path / "out").read_text(encoding="utf-8")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "moved", "out"]
+    assert fast.stdout == slow.stdout == asked.stdout == alone.stdout
 
 
 def test_beam_search_stays_with_torch_unless_asked_for(exported_run: Path) -> None:
@@ -62,6 +59,19 @@ def test_an_unknown_engine_is_wrong_usage(exported_run: Path) -> None:
     result = translate(exported_run, "--engine", "onnx")
     assert result.returncode == 2
     assert "'onnx' is not one of 'auto', 'torch', 'ctranslate2'" in result.stderr
+
+
+def test_from_file_to_file_it_is_the_same_too(exported_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in VALID), encoding="utf-8")
+    outputs = []
+    for engine in ("torch", "ctranslate2"):
+        files = ["--input", tmp_path / "in", "--output", tmp_path / engine]
+        result = translate(exported_run, "--beam", 1, "--engine", engine, *files)
+        assert result.returncode == 0, result.stderr
+        outputs.append((tmp_path / engine).read_text(encoding="utf-8"))
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0].split("\n")) == len(VALID) + 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ctranslate2", "in", "torch"]
 
 
 def test_auto_does_without_an_export_that_cannot_be_used(exported_run: Path, tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig, TrainingLengths
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.model_folder import save_model
 from nmtkit.text.new_tokenizers import learn_tokenizer
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import EOS
-from tests.decoding.models import data_config, model_for
 
 WORDS = {"the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "not": "nicht", "and": "und"}
 WORDS |= {"old": "alte", "new": "neue", "always": "immer", "house": "Häuser", "likes": "mag", "red": "rote"}
@@ -33,7 +34,7 @@ LINES = [
     "  The   dog \t sees  ",
     " ".join(sentences(6, seed=4)),
 ]
-SIZES = {"encoder_layers": 2, "decoder_layers": 2}
+TINY = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2}
 VARIANTS: dict[str, dict[str, object]] = {
     "the paper's": {},
     "pre-norm, learned positions, nothing shared": {
@@ -52,7 +53,8 @@ DATA_KEYS = (
 
 
 def tokenizer_of(**changes: object) -> Tokenizer:
-    return learn_tokenizer(data_config(**changes), lambda: PAIRS)
+    data = {"source_language": "en", "target_language": "de", "train": ["mine/train"], "vocab_size": 70}
+    return learn_tokenizer(DataConfig.model_validate({**data, **changes}), lambda: PAIRS)
 
 
 def let_end(model: Transformer, logit: float) -> None:
@@ -75,10 +77,14 @@ def make_run(
 ) -> Path:
     """Writes a run of an averaged model and a validation text; ``changes`` are of [model] and of the subwords."""
     tokenizer = tokenizer_of(**{key: changes.pop(key) for key in DATA_KEYS if key in changes})
-    model = model_for(tokenizer, torch.float32, seed, **{**SIZES, **changes})
+    config = ModelConfig.model_validate({**TINY, **changes})
+    torch.manual_seed(seed)
+    model = Transformer(config, tokenizer.vocab_size("source"), tokenizer.vocab_size("target"))
+    for parameter in model.parameters():
+        parameter.data *= 2.0
     let_end(model, end_logit)
     settings = DecodingConfig.model_validate({"beam": 3, "max_length_offset": 5, **(decoding or {})})
-    save_model(run / "averaged", model.state_dict(), model.config, tokenizer, settings, {"step": 7}, lengths)
+    save_model(run / "averaged", model.state_dict(), config, tokenizer, settings, {"step": 7}, lengths)
     (run / "data").mkdir()
     (run / "data" / "valid.source.txt").write_text("".join(f"{line}\n\n" for line in VALID), encoding="utf-8")
     return run
