@@ -15,6 +15,13 @@ import pytest
 from tests.conftest import run_command
 
 
+def ended(program: str, *arguments: str, folder: Path | None = None) -> tuple[int, str, str]:
+    """How a Python program ends: its exit code, what it prints, and its stderr."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -88,8 +95,7 @@ def test_a_stop_during_an_import_is_not_lost(tmp_path: Path, within: str, after:
         f"def work():\n    import clearing\n    {after}\n    print('went on')\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+    assert ended(program, folder=tmp_path) == (143, "", "")
 
 
 def test_a_stop_that_other_code_swallows_is_repeated() -> None:
@@ -102,8 +108,7 @@ def test_a_stop_that_other_code_swallows_is_repeated() -> None:
         "    finally:\n        time.sleep(0.2)\n        print('cleaned up', flush=True)\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "goes on\ncleaned up\n", "")
+    assert ended(program) == (143, "goes on\ncleaned up\n", "")
 
 
 def test_a_postponed_stop_is_handled_as_the_command_handles_stops_by_then(tmp_path: Path) -> None:
@@ -116,8 +121,7 @@ def test_a_postponed_stop_is_handled_as_the_command_handles_stops_by_then(tmp_pa
         "    time.sleep(0.3)\n    print(*received)\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{signal.SIGTERM.value}\n", "")
+    assert ended(program, folder=tmp_path) == (0, f"{signal.SIGTERM.value}\n", "")
 
 
 def test_a_stop_of_a_finished_command_ends_it_silently() -> None:
@@ -126,18 +130,16 @@ def test_a_stop_of_a_finished_command_ends_it_silently() -> None:
         "def work():\n    atexit.register(os.kill, os.getpid(), signal.SIGTERM)\n    print('done')\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "done\n", "")
+    assert ended(program) == (-signal.SIGTERM, "done\n", "")
 
 
-def test_streams_block_again(tmp_path: Path) -> None:
+def test_streams_block_again() -> None:
     program = (
         "import os, sys\nfrom nmtkit.cli.main import main\n"
         "os.set_blocking(1, False)\nsys.argv = ['nmtkit', '--version']\n"
         "try:\n    main()\nfinally:\n    print(os.get_blocking(1))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1:] == ["True"]
+    assert ended(program)[1].splitlines()[1:] == ["True"]
 
 
 def test_only_a_new_request_to_stop_interrupts_the_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +180,9 @@ def test_a_loop_of_links_and_a_name_with_escapes_are_named_visibly(tmp_path: Pat
 
 def test_a_system_without_its_locks_is_told_what_nmtkit_runs_on() -> None:
     code = "import sys; sys.modules['fcntl'] = None; from nmtkit.cli.main import main; main()"
-    found = subprocess.run([sys.executable, "-c", code, "recipes"], capture_output=True, text=True)
-    assert found.returncode == 1
-    assert found.stderr.startswith("error: nmtkit needs the file locks of Linux or macOS; on Windows, run it in the ")
-    assert found.stderr.count("\n") == 1
+    returned, _, err = ended(code, "recipes")
+    assert (returned, err.count("\n")) == (1, 1)
+    assert err.startswith("error: nmtkit needs the file locks of Linux or macOS; on Windows, run it in the ")
 
 
 @pytest.mark.parametrize(
