@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.errors import ModelError
 from nmtkit.serving.server import load_directions
 from nmtkit.serving.texts import spans
 from nmtkit.text.terms import Glossary
@@ -209,11 +209,6 @@ def test_the_models_serve_their_directions(server: Server, reverse_model: Path) 
     for source in ("en", "auto"):
         fault = f"source '{source}', target 'fr': no model translates this; {known}"
         assert server.post("x", source=source, target="fr").error == fault
-
-
-def test_two_models_of_one_direction_are_refused(model: Path) -> None:
-    with pytest.raises(NmtkitError, match="another model translates en-de"):
-        load_directions([model, model], "torch", "float32", "cpu", 1)
 
 
 def test_a_form_has_the_same_fields_as_json(server: Server) -> None:
