@@ -11,6 +11,7 @@ from nmtkit.evaluation.devices import processor_name
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
 from nmtkit.run import Run
+from tests.cli.outcomes import printed, refusal
 from tests.conftest import TinyProject, run_command
 
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]
@@ -22,13 +23,6 @@ MANIFEST = '{"fingerprint": "FINGERPRINT", "pairs": {}, "cleaning": {}, "files":
 def trained(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 14 updates."""
     return Path(shutil.copytree(uninterrupted, tmp_path_factory.mktemp("cost") / "mine"))
-
-
-def printed(*arguments: object) -> str:
-    """What a command prints that succeeds."""
-    outcome = run_command(*arguments)
-    assert outcome.code == 0, outcome.err
-    return outcome.out
 
 
 def cells(tables: str, first: str) -> list[str]:
@@ -164,9 +158,8 @@ def test_the_table_of_devices_has_rates_and_sources() -> None:
     ],
 )
 def test_a_mistake_is_told(trained: Path, arguments: list[str], code: int, told: str) -> None:
-    found, out, err = run_command("cost", *(argument.replace("{run}", str(trained)) for argument in arguments))
-    assert (found, out) == (code, "")
-    assert told in " ".join(err.replace("│", " ").split())
+    given = (argument.replace("{run}", str(trained)) for argument in arguments)
+    assert told in refusal("cost", *given, code=code)
 
 
 # ---- compare
@@ -274,10 +267,7 @@ def test_other_text_under_the_same_name_counts_as_a_difference(base: Path, bette
 
 def refused(*runs: Path, options: tuple[str, ...] = ()) -> str:
     """The one line with which a comparison is refused."""
-    code, out, err = run_command("compare", *runs, *options)
-    assert (code, out) == (1, "")
-    assert err.count("\n") == 1
-    return err
+    return refusal("compare", *runs, *options)
 
 
 def test_runs_without_test_sets_are_compared_by_settings_and_cost(tmp_path: Path) -> None:
@@ -369,7 +359,5 @@ def test_a_translation_that_does_not_come_from_the_recipe_is_named(base: Path, b
 def test_what_is_compared_is_not_written_over(base: Path, better: Path, name: str) -> None:
     (better / name).touch()
     before = (better / name).read_bytes()
-    code, out, err = run_command("compare", base, better, "--json", better / name)
-    assert (code, out) == (2, "")
-    assert "also the file of a run" in " ".join(err.split())
+    assert "also the file of a run" in refusal("compare", base, better, "--json", better / name, code=2)
     assert (better / name).read_bytes() == before

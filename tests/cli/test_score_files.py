@@ -25,6 +25,7 @@ from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.scores import Score
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
+from tests.cli.outcomes import refusal
 from tests.conftest import run_command
 
 SOURCE = ["The dog sleeps in the house.", "A cat sees the old man.", "The man walks home.", "Who is that?"]
@@ -351,9 +352,7 @@ def test_comet_stands_beside_the_other_scores(folder: Path, monkeypatch: pytest.
 def test_without_the_library_comet_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)
     command = [*arguments(folder, "one.de"), "--source", folder / "test.en", "--comet", "Unbabel/wmt22-comet-da"]
-    outcome = run_command(*command)
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert "error: COMET is not installed; run `pip install 'nmtkit[comet]'`" in outcome.err
+    assert refusal(*command).startswith("COMET is not installed; run `pip install 'nmtkit[comet]'`")
 
 
 @pytest.mark.parametrize(
@@ -375,10 +374,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: lis
     places = {key: str(folder / name) for key, name in names.items()}
     more = [part.format(**places) for part in changes]
     written = ["--json", folder / "scores.json", "--sentences", folder / "lines.jsonl"]
-    outcome = run_command(*arguments(folder, "one.de"), *more, *written)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    assert told.format(**places) in outcome.err
+    assert told.format(**places) in refusal(*arguments(folder, "one.de"), *more, *written)
     assert [path.name for path in folder.iterdir() if path.suffix in (".json", ".jsonl")] == []
     assert [path for path in folder.iterdir() if TEMPORARY_MARK in path.name] == []
 
@@ -386,9 +382,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: lis
 def test_a_name_in_other_capitals_may_be_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "Text").write_text("a\n")
     os.link(tmp_path / "Text", tmp_path / "text")  # as on a file system for which capitals make no difference
-    outcome = run_command("score", "--hypothesis", tmp_path / "Text", "--reference", "b", "--json", tmp_path / "text")
-    assert outcome.code == 2
-    assert "is also the file of --hypothesis" in " ".join(outcome.err.split())
+    command = ("score", "--hypothesis", tmp_path / "Text", "--reference", "b", "--json", tmp_path / "text")
+    assert "is also the file of --hypothesis" in refusal(*command, code=2)
 
 
 def test_a_target_language_may_have_a_region_or_a_script(folder: Path) -> None:

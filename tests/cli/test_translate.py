@@ -35,6 +35,7 @@ from nmtkit.files import TEMPORARY_MARK
 from nmtkit.json_toml import read_json, read_json_lines
 from nmtkit.run import Run
 from nmtkit.text.terms import Glossary
+from tests.cli.outcomes import fault_of
 from tests.conftest import Streamed, run_command, run_with_streams, train_run
 from tests.export.tiny_models import WORDS, sentences
 from tests.forked import Forked, piped, run_forked, set_window_lines
@@ -105,13 +106,6 @@ def as_bytes(lines: list[str]) -> bytes:
 def statuses(path: Path) -> list[list[str]]:
     """What a file of --status says of each line."""
     return [line["status"] for line in read_json_lines(path)]
-
-
-def fault_of(outcome: Streamed, code: int = 1) -> str:
-    """The fault that a command names, of one line where it is no wrong usage, and without a result."""
-    assert (outcome.code, outcome.out) == (code, b""), outcome.err
-    assert outcome.err.count("\n") == 1 or code == 2
-    return " ".join(outcome.err.removeprefix("error: ").split())
 
 
 class TestStreams:
@@ -730,8 +724,12 @@ class TestGoingOn:
         (tmp_path / "in.txt").write_text("the cat\n")
         monkeypatch.setattr(Translator, "translations", lambda *others, **options: pytest.fail("translated"))
         (tmp_path / "file").touch()
-        for output, fault in ((tmp_path, "is a folder"), (tmp_path / "file" / "out", "Not a directory")):
-            assert fault in fault_of(translate("--input", tmp_path / "in.txt", "--output", output))
+        for option, output, fault in (
+            ("--output", tmp_path, f"{tmp_path}: is a folder; give a file with --output"),
+            ("--status", tmp_path, f"{tmp_path}: is a folder; give a file with --status"),
+            ("--output", tmp_path / "file" / "out", "Not a directory"),
+        ):
+            assert fault in fault_of(translate("--input", tmp_path / "in.txt", option, output))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in.txt"]
 
     def test_a_second_translation_to_the_same_file_is_refused_in_one_line(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import run_command
+from tests.cli.outcomes import refusal
 
 
 @pytest.mark.parametrize(
@@ -12,11 +12,9 @@ from tests.conftest import run_command
         ("prepare", "RECIPE"),
         ("prepare quickstart --nonsense", "--nonsense"),
         ("prepare quickstart --workers 0", "--workers"),
-        ("prepare quickstart --workers 1000000", "--workers"),
         ("train quickstart --processes none", "--processes"),
         ("train quickstart --device tpu", "'--device': 'tpu' is not one of 'auto', 'cpu', 'cuda', 'mps'"),
         ("train quickstart --tracker paper", "'--tracker': 'paper' is not one of 'tensorboard', 'wandb'"),
-        ("train quickstart --processes 1000000", "--processes"),
         ("run quickstart --tracker paper", "'paper' is not one of 'tensorboard', 'wandb'"),
         ("average runs/x --last 2 --best 2", "give --last or --best, not both"),
         ("average runs/x --last 0", "--last"),
@@ -26,14 +24,12 @@ from tests.conftest import run_command
         ("translate m --length-penalty nonsense", "--length-penalty"),
         ("translate m --batch-size 1 --batch-tokens 1", "--batch-size or --batch-tokens, not both"),
         ("translate m --threads 1000000", "--threads"),
-        ("translate m --processes 1000000", "--processes"),
         ("translate m --seed 9223372036854775808", "--seed"),
         ("translate m --temperature 0.5", "--temperature"),
         ("translate m --top-k 3", "--top-k"),
         ("translate m --top-p 0.5", "--top-p"),
         ("translate m --seed 1", "--seed"),
         ("translate m --mbr-metric chrf2", "--mbr-metric"),
-        ("translate m --sample --mbr-metric chrf2", "--mbr-metric"),
         ("translate m --sample --beam 4", "--beam"),
         ("translate m --mbr 4 --beam 4", "--beam"),
         ("translate m --mbr 4 --sample", "--sample"),
@@ -93,7 +89,6 @@ from tests.conftest import run_command
         ("score --hypothesis a --reference b --tokens", "--model"),
         ("score --hypothesis a --reference b --output c", "--model"),
         ("score --hypothesis a --reference b --threads 1", "RUN, --model or --comet"),
-        ("ablate quickstart --jobs 1000000", "--jobs"),
         ("ablate quickstart --seeds 1000000", "--seeds"),
         ("cost quickstart --devices 100000", "--devices"),
         ("cost", "give a RECIPE or a RUN"),
@@ -125,7 +120,4 @@ from tests.conftest import run_command
     ],
 )
 def test_wrong_usage_exits_with_2_and_names_the_option(arguments: str, told: str) -> None:
-    outcome = run_command(*arguments.split())
-    assert (outcome.code, outcome.out) == (2, "")
-    assert told in " ".join(outcome.err.split())
-    assert "Traceback" not in outcome.err
+    assert told in refusal(*arguments.split(), code=2)
