@@ -25,7 +25,7 @@ from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.scores import Score
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
-from tests.cli.outcomes import refusal
+from tests.cli.outcomes import printed, refusal
 from tests.conftest import run_command
 
 SOURCE = ["The dog sleeps in the house.", "A cat sees the old man.", "The man walks home.", "Who is that?"]
@@ -157,19 +157,18 @@ def test_systems_of_one_file_name_are_shown_with_their_folders(folder: Path) -> 
     assert str(folder / "other" / "one.de") in shown
 
 
-def test_the_number_of_resamples_is_heeded(folder: Path) -> None:
-    command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json", "--confidence"]
-    assert "95 %, of" not in run_command(*command, 0).out
-    assert "interval" not in scores_of(folder)[str(folder / "one.de")]["chrf2"]
-    assert run_command(*command, 77).code == 0
-    assert scores_of(folder)[str(folder / "one.de")]["chrf2"]["interval"]["resamples"] == 77
-
-
-def test_a_long_text_has_intervals_only_where_they_are_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmtkit.evaluation.metrics.MOST_LINES_RESAMPLED", 3)
-    command = [*arguments(folder, "one.de"), "--metric", "chrf2"]
-    assert "95 %, of" not in run_command(*command).out
-    assert "95 %, of 1000" in run_command(*command, "--confidence", 1000).out
+@pytest.mark.parametrize(
+    ("most", "options", "resamples"),
+    [(3, [], None), (3, ["--confidence", 77], 77), (4, [], 1000), (4, ["--confidence", 0], None)],
+)
+def test_the_number_of_resamples_is_heeded_and_of_a_long_text_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, options: list[Any], resamples: int | None
+) -> None:
+    monkeypatch.setattr("nmtkit.evaluation.metrics.MOST_LINES_RESAMPLED", most)
+    command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json"]
+    assert (f"95 %, of {resamples} " in printed(*command, *options)) == (resamples is not None)
+    interval = scores_of(folder)[str(folder / "one.de")]["chrf2"].get("interval")
+    assert (interval and interval["resamples"]) == resamples
 
 
 def test_systems_are_compared_with_the_first_one(folder: Path) -> None:
