@@ -83,18 +83,11 @@ class TestBuiltInRecipes:
 
 
 class TestDefaults:
-    @pytest.mark.parametrize(
-        ("stated", "limits"),
-        [
-            ("max_epochs = 3\nmax_minutes = 1.5\n", (None, 3, 1.5)),
-            ("max_steps = 2\nmax_epochs = 3\nmax_minutes = 4\n", (2, 3, 4)),
-        ],
-    )
-    def test_stated_limits_stand_together_and_replace_the_default_one(
-        self, folder: Folder, stated: str, limits: tuple[float | None, ...]
-    ) -> None:
-        training = folder.load(f"{DATA}[training]\n{stated}").training
-        assert (training.max_steps, training.max_epochs, training.max_minutes) == limits
+    def test_a_stated_limit_replaces_the_default_one_and_all_may_stand_together(self, folder: Folder) -> None:
+        training = folder.load(DATA + "[training]\nmax_epochs = 3\nmax_minutes = 1.5\n").training
+        assert (training.max_steps, training.max_epochs, training.max_minutes) == (None, 3, 1.5)
+        training = folder.load(DATA + "[training]\nmax_steps = 2\nmax_epochs = 3\nmax_minutes = 4\n").training
+        assert (training.max_steps, training.max_epochs, training.max_minutes) == (2, 3, 4)
 
     def test_every_key_says_what_it_means(self) -> None:
         silent = [
@@ -210,24 +203,16 @@ class TestWrongKeys:
         assert message.startswith(f"{folder.path / 'mine.toml'}, line 5: data.task = ")
         assert message.endswith(": must be text, in quotes")
 
-    @pytest.mark.parametrize(
-        ("key", "columns", "reason"),
-        [
-            ("target_column", ["0"], "must be at least 1"),
-            ("target_column", ['"de"'], "must be a whole number"),
-            (
-                "source_column",
-                ["0", "[]", "[2, 0]", "[2, 10001]", "true", "[1, true]", '"2"', "1.0", "[[1]]"],
-                "must be a column from 1 to 10000, or a list of columns such as [2, 3]",
-            ),
-        ],
-    )
-    def test_a_wrong_column_of_a_local_corpus_is_told(
-        self, folder: Folder, key: str, columns: list[str], reason: str
-    ) -> None:
-        for column in columns:
-            message = folder.complaint(DATA, f'data.train=[{{source="a", target="b", {key}={column}}}]')
-            assert message.endswith(f": {key}: {reason}")
+    @pytest.mark.parametrize(("column", "reason"), [(0, "must be at least 1"), ('"de"', "must be a whole number")])
+    def test_a_wrong_column_of_a_local_corpus_is_told(self, folder: Folder, column: object, reason: str) -> None:
+        message = folder.complaint(DATA, f'data.train=[{{source="a", target="b", target_column={column}}}]')
+        assert message.endswith(f": target_column: {reason}")
+
+    @pytest.mark.parametrize("column", ["0", "[]", "[2, 0]", "[2, 10001]", "true", "[1, true]", '"2"', "1.0", "[[1]]"])
+    def test_a_wrong_source_column_is_told_with_both_forms(self, folder: Folder, column: str) -> None:
+        message = folder.complaint(DATA, f'data.train=[{{source="a", target="b", source_column={column}}}]')
+        expected = "must be a column from 1 to 10000, or a list of columns such as [2, 3]"
+        assert message.endswith(f": source_column: {expected}")
 
     def test_a_folder_is_no_recipe(self, folder: Folder) -> None:
         with pytest.raises(RecipeError, match=r"a folder, not a recipe; it is not a run either"):
@@ -735,10 +720,7 @@ class TestRulesAcrossKeys:
             ("[training]\nfinal_learning_rate = 0.1\n", ("final_learning_rate", "cosine")),
             ("valid = 0\n", ("valid", "at least 1")),
             ('byte_fallback = true\nsubwords = "none"\n', ("byte_fallback cannot be used with subwords",)),
-            (
-                "[decoding]\nmin_length = 3\nmax_length = 2\n",
-                ("min_length = 3 is more than max_length = 2",),
-            ),
+            ("[decoding]\nmin_length = 3\nmax_length = 2\n", ("min_length = 3 is more than max_length = 2",)),
             *(
                 (f'context = 1\ncontext_sides = "both"\n[decoding]\n{key}\n', (key.split(" =")[0], "context_sides"))
                 for key in ("min_length = 2", "no_repeat_ngram = 3", "coverage_penalty = 0.2", 'finished = "beside"')

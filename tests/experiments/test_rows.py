@@ -202,17 +202,15 @@ def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
         own(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n", scale=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "override", "told"),
-    [
-        ("quickstart", "data.valid=[]", r"state \[data\] valid"),
-        ("treebank-parsing", "training.seed=1", "rows are compared by BLEU, which cannot be computed for trees"),
-        ("trec", "training.seed=1", "rows are compared by BLEU and perplexity, which the task does not have"),
-    ],
-)
-def test_a_recipe_without_validation_or_of_trees_or_labels_is_refused(name: str, override: str, told: str) -> None:
-    with pytest.raises(RecipeError, match=f"{name}: .*{told}"):
-        table3(name, override, scale=True)
+def test_a_recipe_without_validation_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"state \[data\] valid"):
+        table3("quickstart", "data.valid=[]", scale=True)
+
+
+@pytest.mark.parametrize("name", ["treebank-parsing", "trec"])
+def test_a_recipe_of_trees_or_labels_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"{name}: rows are compared by BLEU.* (trees|does not have)"):
+        table3(name, scale=True)
 
 
 def test_a_file_without_a_base_cannot_be_scaled(tmp_path: Path) -> None:
