@@ -77,7 +77,8 @@ def test_download_only_fetches_verifies_and_prepares_nothing(tmp_path: Path, mon
     assert "anki/deu-eng.zip" in printed(*arguments)
     assert not run.exists()
     path.write_bytes(b"changed")
-    assert "deu-eng.zip: has sha256" in run_command(*arguments).err
+    outcome = run_command(*arguments)
+    assert outcome.code == 1 and "deu-eng.zip: has sha256" in outcome.err
 
 
 @pytest.fixture

@@ -136,7 +136,8 @@ def test_streams_block_again() -> None:
         "os.set_blocking(1, False)\nsys.argv = ['nmtkit', '--version']\n"
         "try:\n    main()\nfinally:\n    print(os.get_blocking(1))"
     )
-    assert ended(program)[1].splitlines()[1:] == ["True"]
+    code, out, _ = ended(program)
+    assert (code, out.splitlines()[1:]) == (0, ["True"])
 
 
 def test_only_a_new_request_to_stop_interrupts_the_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
