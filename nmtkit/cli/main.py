@@ -133,8 +133,7 @@ class _Commands(TyperGroup):
             except typer.BadParameter as error:
                 error.message = visible(error.message)
                 raise
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         return result
 
 

@@ -77,15 +77,9 @@ Strict = Annotated[bool, Option(help="Stop at invalid UTF-8 instead of replacing
 
 
 # An enum, as Typer refuses a list of Literal.
-class TrackerName(StrEnum):
-    """A service that displays training metrics."""
-
-    TENSORBOARD = "tensorboard"
-    WANDB = "wandb"
-
-
+_Tracker = StrEnum("_Tracker", ["TENSORBOARD", "WANDB"])
 Tracker = Annotated[
-    list[TrackerName] | None,
+    list[_Tracker] | None,
     Option(
         # Once each, as every tracker logs all metrics.
         callback=lambda trackers: list(dict.fromkeys(trackers or [])),
@@ -224,10 +218,10 @@ def check_files(written: Sequence[tuple[str, Path | None]], read: Sequence[tuple
     for name, path in [*read, *written]:
         if path is None or is_stream(path):
             continue  # such as /dev/null
-        if str(path) == "-" and not path.is_file():
-            stream = "stdout" if (name, path) in written else "stdin"
-            raise BadParameter(f"- is no file name here; for {stream} give /dev/{stream}", param_hint=name)
         is_written = (name, path) in written
+        if str(path) == "-" and not path.is_file():
+            stream = "stdout" if is_written else "stdin"
+            raise BadParameter(f"- is no file name here; for {stream} give /dev/{stream}", param_hint=name)
         if path.is_dir():
             if is_written:
                 raise DataError(f"{path}: is a folder; give a file with {name}")

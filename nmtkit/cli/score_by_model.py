@@ -1,5 +1,6 @@
 """`nmtkit score --model`: the log-probability of each line as a translation of its source, or of a whole text."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -69,10 +70,8 @@ def score_by_model(
     max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
     with result_lines(output) as write, console.progress("scoring", total) as advance:
         done = 0
-        cut: dict[str, list[int]] = {"source": [], "hypothesis": []}
+        remarks, doubts = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
         whole: list[int] = []
-        unknown: list[int] = []
-        doubts: dict[str, list[int]] = {}
         documents = preceding(_pairs(*readers), decoder.tokenizer.context, lambda pair: not pair[0].strip())
         for window in grouped(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
@@ -95,26 +94,22 @@ def score_by_model(
                     fields["tokens"] = decoder.tokenizer.pieces(score.ids, "target")
                     fields["token_log_probs"] = list(score.log_probs)
                 lines.append(_line(fields, as_json=as_json))
-                for side, numbers in cut.items():
-                    if f"cut_{side}" in score.remarks:
-                        numbers.append(number)
+                for remark in score.remarks:
+                    remarks[remark].append(number)
                 if doubt := task.source_doubt(pair[0]):
-                    doubts.setdefault(doubt, []).append(number)
-                if "unknown_tokens" in score.remarks:
-                    unknown.append(number)
+                    doubts[doubt].append(number)
                 if isinstance(decoder, ForcedDecoder) and decoder.would_split(pair[0]):
                     whole.append(number)
             write(lines)
             done += len(window)
             advance(done, note=console.counted(done, "line"))
-    for side, numbers in cut.items():
-        warn_of_cut_lines(side, numbers, max_tokens)
+    for side in ("source", "hypothesis"):
+        warn_of_cut_lines(side, remarks[f"cut_{side}"], max_tokens)
     warn_of_whole_lines(whole)
     for doubt, numbers in doubts.items():
         console.log.warning("%s: %s", doubt, console.listed(numbers))
-    if unknown:
-        mark = decoder.tokenizer.segment_mark
-        remedy = "; words have to be divided as in the training text" if mark else ""
+    if unknown := remarks["unknown_tokens"]:
+        remedy = "; words have to be divided as in the training text" if decoder.tokenizer.segment_mark else ""
         console.log.warning("<unk> in the hypothesis of %s%s", console.listed(unknown), remedy)
     for reader in readers:
         warn_of_invalid_lines(reader)

@@ -118,7 +118,7 @@ class ModelConfig(Section):
             raise ValueError("output_bias is for models that generate text; leave it out")
         if "window" in self.self_attention and self.attention_window is None:
             raise ValueError('self_attention = "window" needs attention_window, the number of positions')
-        if self.is_joined and self.source_attention == "full" and "compressed" in self.self_attention:
+        if self.source_attention == "full" and "compressed" in self.self_attention:
             raise ValueError(
                 'self_attention = "compressed" needs source_attention = "causal": a group of compressed positions may '
                 "hold the end of the source and the beginning of the target"

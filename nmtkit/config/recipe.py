@@ -9,7 +9,7 @@ The last layer that states a key wins.
 import difflib
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         raise RecipeError(f"{path}: this is a folder, not a recipe; {hint}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
-    raise RecipeError(f"no recipe {name_or_file!r}{_nearest(name_or_file, list(builtin))}; `nmtkit recipes` lists them")
+    raise RecipeError(f"no recipe {name_or_file!r}{nearest(name_or_file, builtin)}; `nmtkit recipes` lists them")
 
 
 def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -309,9 +309,7 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
 def _check_keys(layer: _Layer) -> None:
     for section, content in layer.values.items():
         if section not in SECTIONS:
-            raise RecipeError(
-                f"{layer.locate(section)}: unknown section [{section}]{_nearest(section, list(SECTIONS))}"
-            )
+            raise RecipeError(f"{layer.locate(section)}: unknown section [{section}]{nearest(section, SECTIONS)}")
         for key in content:
             if key in SECTIONS[section].model_fields:
                 continue
@@ -319,7 +317,7 @@ def _check_keys(layer: _Layer) -> None:
             hint = f"; it belongs in [{homes[0]}]" if homes else ""
             if key in FOREIGN_KEYS:
                 hint += f"; what other toolkits name so is {FOREIGN_KEYS[key]}"
-            hint = hint or _nearest(key, list(SECTIONS[section].model_fields))
+            hint = hint or nearest(key, SECTIONS[section].model_fields)
             raise RecipeError(f"{layer.locate(section, key)}: unknown key {section}.{key}{hint}")
 
 
@@ -332,7 +330,8 @@ def _rivals(key: str, value: Any) -> list[str]:
     return [rival for group in EXCLUSIVE_KEYS if key in group for rival in group if rival != key]
 
 
-def _nearest(word: str, candidates: list[str]) -> str:
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return the question whether the most similar candidate was meant, for messages; "" if none is similar."""
     matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
     return f"; did you mean {matches[0]}?" if matches else ""
 
@@ -376,7 +375,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
             if "GeneratedCorpus" in first["loc"]:
                 names = [field.alias or key for key, field in GeneratedCorpus.model_fields.items()]
                 known = [*names, "prefix", *Noise.model_fields]
-            message = f"unknown key{_nearest(name, known)}"
+            message = f"unknown key{nearest(name, known)}"
             if is_named and name in LocalPair.model_fields:
                 message = "cannot be used with corpus"
         if first["type"] == "missing":

@@ -248,7 +248,7 @@ class Recipe(Section):
             raise ValueError('[model] share_embeddings = "all" needs [data] share_vocab = true; choose decoder or none')
         if not (info.context or {}).get("is_stored"):  # runs that were trained with such keys stay usable
             self._check_effects()
-        if self.model.is_joined and self.model.source_attention == "full" and self.training.source_loss:
+        if self.model.source_attention == "full" and self.training.source_loss:
             raise ValueError(
                 '[model] source_attention = "full" needs [training] source_loss = 0: a token of the source that is '
                 "seen cannot be predicted"

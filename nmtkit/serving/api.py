@@ -4,7 +4,6 @@ POST /translate -> TranslateBody -> RequestText -> lines -> TranslationQueue -> 
 """
 
 import dataclasses
-import difflib
 import hmac
 import itertools
 import json
@@ -17,6 +16,7 @@ from urllib.parse import parse_qs
 from prometheus_client import CONTENT_TYPE_LATEST, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nmtkit.config.recipe import nearest
 from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator
 from nmtkit.decoding.engine import Engine
@@ -199,8 +199,7 @@ def _described(error: ValidationError) -> str:
     faults = error.errors(include_url=False)
     name = str(faults[0]["loc"][0])
     if faults[0]["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, TranslateBody.model_fields, n=1, cutoff=0.5)
-        return f"{name}: unknown field" + (f"; did you mean {near[0]}?" if near else "")
+        return f"{name}: unknown field{nearest(name, TranslateBody.model_fields)}"
     # Of a text or a list of texts, pydantic names what each of the two lacks.
     (*_, place), text = next((fault["loc"], fault["msg"]) for fault in reversed(faults) if fault["loc"][0] == name)
     if place == "list[str]":

@@ -11,6 +11,7 @@ from nmtkit.evaluation.devices import processor_name
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.lines import write_lines
 from nmtkit.run import Run
+from tests.cli.outcomes import printed, refusal
 from tests.conftest import TinyProject, run_command
 
 REFERENCES = [f"the {word} dog number {number} runs" for number, word in enumerate(["big", "old", "red", "new"] * 10)]
@@ -24,9 +25,9 @@ def trained(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return Path(shutil.copytree(uninterrupted, tmp_path_factory.mktemp("cost") / "mine"))
 
 
-def cells(printed: str, first: str) -> list[str]:
+def cells(tables: str, first: str) -> list[str]:
     """The cells of the first row of the printed tables that begins with that cell."""
-    line = next(line for line in printed.splitlines() if line.strip().startswith(f"{first}  "))
+    line = next(line for line in tables.splitlines() if line.strip().startswith(f"{first}  "))
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
@@ -48,8 +49,7 @@ def test_a_recipe_without_data_is_predicted_for_devices_of_the_table(tmp_path: P
 def test_options_reach_the_prediction_and_figures_are_written(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     options = ("--devices", 2, "--rate", 50, "--mfu", 0.4, "--set", "training.max_steps=10", "--json", file)
-    code, out, _ = run_command("cost", "wmt14-en-de-base", "--device-type", "abacus", "--run-dir", tmp_path, *options)
-    assert code == 0
+    out = printed("cost", "wmt14-en-de-base", "--device-type", "abacus", "--run-dir", tmp_path, *options)
     figures = read_json(file)
     assert (figures["devices"], figures["device"], figures["rate"], figures["mfu"]) == (2, "abacus", 50e12, 0.4)
     assert figures["seconds"] == pytest.approx(figures["flops"] / (2 * 50e12 * 0.4))
@@ -80,8 +80,7 @@ def test_prepared_data_make_the_prediction_exact(tiny_project: TinyProject, tmp_
     file = tmp_path / "cost.json"
     run = tiny_project.copy(tmp_path / "run")
     options = ("--device-type", "cpu", "--rate", 1, "--json", file)
-    code, out, _ = run_command("cost", tiny_project.recipe, "--run-dir", run, *options)
-    assert code == 0
+    out = printed("cost", tiny_project.recipe, "--run-dir", run, *options)
     assert "Lengths of the pairs: the prepared data" in out
     by_recipe = read_json(file)
     assert run_command("cost", run, *options)[0] == 0  # a run that is not trained yet
@@ -104,16 +103,15 @@ def test_lengths_of_labelled_texts_are_used_only_if_they_were_cut_to_the_same_le
         "max_steps = 2\n"
     )
     recipe, options = tmp_path / "labels.toml", ("--run-dir", tmp_path / "run", "--device-type", "cpu", "--rate", 1)
-    assert run_command("prepare", recipe, "--run-dir", tmp_path / "run").code == 0
-    assert "Lengths of the pairs: the prepared data" in run_command("cost", recipe, *options).out
+    printed("prepare", recipe, "--run-dir", tmp_path / "run")
+    assert "Lengths of the pairs: the prepared data" in printed("cost", recipe, *options)
     _, out, err = run_command("cost", recipe, *options, "--set", "data.sequence_length=8")
     assert "prepared with another [data] or [cleaning]" in err
     assert "Lengths of the pairs: assumed" in out
 
 
 def test_of_a_trained_run_outcome_table_2_and_prediction_are_told_and_written(trained: Path) -> None:
-    code, out, _ = run_command("cost", trained)
-    assert code == 0
+    out = printed("cost", trained)
     for title in ("Training cost", "The paper's Table 2, and this run", "Prediction and outcome"):
         assert title in out
     assert cells(out, "updates")[1] == "14"
@@ -138,15 +136,13 @@ def test_a_prediction_for_an_earlier_limit_is_named(trained: Path) -> None:
 
 
 def test_of_a_trained_run_it_is_predicted_what_it_would_take_elsewhere(trained: Path) -> None:
-    code, out, _ = run_command("cost", trained, "--device-type", "a100", "--devices", 4)
-    assert code == 0
+    out = printed("cost", trained, "--device-type", "a100", "--devices", 4)
     assert "on 4 x a100 (float32)" in out  # the precision that the run has
     assert "Training cost" not in out
 
 
 def test_the_table_of_devices_has_rates_and_sources() -> None:
-    code, out, _ = run_command("cost", "--list-devices")
-    assert code == 0
+    out = printed("cost", "--list-devices")
     assert cells(out, "h200")[:5] == ["h200", "67", "494.5", "989.5", "989.5"]
     assert "NVIDIA H200 product page" in out
 
@@ -162,9 +158,8 @@ def test_the_table_of_devices_has_rates_and_sources() -> None:
     ],
 )
 def test_a_mistake_is_told(trained: Path, arguments: list[str], code: int, told: str) -> None:
-    found, out, err = run_command("cost", *(argument.replace("{run}", str(trained)) for argument in arguments))
-    assert (found, out) == (code, "")
-    assert told in " ".join(err.replace("│", " ").split())
+    given = (argument.replace("{run}", str(trained)) for argument in arguments)
+    assert told in refusal("cost", *given, code=code)
 
 
 # ---- compare
@@ -199,8 +194,7 @@ def better(tmp_path: Path) -> Path:
 def test_settings_scores_cost_and_sentences_stand_side_by_side(base: Path, better: Path, tmp_path: Path) -> None:
     file = tmp_path / "compare.json"
     options = ("--metric", "chrf2", "--trials", 50, "--sentences", 2, "--json", file)
-    code, out, _ = run_command("compare", base, better, *options)
-    assert code == 0
+    out = printed("compare", base, better, *options)
     assert cells(out, "model.d_model") == ["model.d_model", "512", "256"]
     assert cells(out, "training.seed") == ["training.seed", "1", "2"]
     assert "model.d_ff" not in out
@@ -223,16 +217,14 @@ def test_settings_scores_cost_and_sentences_stand_side_by_side(base: Path, bette
 
 def test_the_test_and_the_number_of_sentences_are_as_asked(base: Path, better: Path) -> None:
     options = ("--metric", "sacrebleu", "--paired", "randomization", "--trials", 20, "--sentences", 0)
-    code, out, _ = run_command("compare", base, better, *options)
-    assert code == 0
+    out = printed("compare", base, better, *options)
     assert "ar:20" in out
     assert "changed most" not in out
 
 
 def test_a_run_and_its_copy_differ_in_nothing(base: Path, tmp_path: Path) -> None:
     copy = write_run(tmp_path / "copy", [line.replace("dog", "cat") for line in REFERENCES])
-    code, out, _ = run_command("compare", base, copy, "--metric", "chrf2", "--trials", 20)
-    assert code == 0
+    out = printed("compare", base, copy, "--metric", "chrf2", "--trials", 20)
     assert "None: same recipe, same training text." in out
     assert "None: all sentences score the same." in out
     scores = out.split("Scores")[1].split("Differences")[0]
@@ -244,8 +236,7 @@ def test_a_run_and_its_copy_differ_in_nothing(base: Path, tmp_path: Path) -> Non
 def test_the_cost_is_that_of_the_runs(base: Path, trained: Path, tmp_path: Path) -> None:
     own = write_run(tmp_path / "own", REFERENCES)
     (own / "resume").symlink_to(trained / "resume")
-    code, out, _ = run_command("compare", base, own, "--metric", "chrf2", "--trials", 20)
-    assert code == 0
+    out = printed("compare", base, own, "--metric", "chrf2", "--trials", 20)
     assert cells(out, "updates") == ["updates", "not known", "14"]
     assert cells(out, "energy, GPUs")[-1] == "not measured"
 
@@ -256,8 +247,7 @@ def test_energy_of_gpus_and_of_processors_stands_apart_with_how_much_of_it_was_m
     measured = {**training_cost(trained), "gpu_joules": 3.6e6, "gpu_seconds": 50.0, "device_seconds": 100.0}
     write_json(base / "cost.json", measured)
     write_json(better / "cost.json", {**measured, "host_joules": 3.6e6, "host_seconds": 100.0})
-    code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
-    assert code == 0
+    out = printed("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert cells(out, "energy, GPUs")[1] == "1 kWh (measured over 50s, 50.0 % of the time)"
     assert cells(out, "energy, processors and memory")[1:] == ["not measured", "1 kWh (measured over 1m40s)"]
 
@@ -270,18 +260,14 @@ def test_a_damaged_file_of_a_run_is_one_line(base: Path, better: Path, file: str
 
 def test_other_text_under_the_same_name_counts_as_a_difference(base: Path, better: Path) -> None:
     (better / "data" / "manifest.json").write_text(MANIFEST.replace("FINGERPRINT", "fedcba9876543210"))
-    code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
-    assert code == 0
+    out = printed("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert "0123456789ab" in out
     assert "fedcba987654" in out
 
 
 def refused(*runs: Path, options: tuple[str, ...] = ()) -> str:
     """The one line with which a comparison is refused."""
-    code, out, err = run_command("compare", *runs, *options)
-    assert (code, out) == (1, "")
-    assert err.count("\n") == 1
-    return err
+    return refusal("compare", *runs, *options)
 
 
 def test_runs_without_test_sets_are_compared_by_settings_and_cost(tmp_path: Path) -> None:
@@ -326,8 +312,7 @@ def test_test_sets_that_only_some_have_translated_are_named(base: Path, better: 
     for side in ("source", "reference"):
         write_lines(base / "data" / "test" / f"more.{side}.txt", ["a line"])
     write_lines(base / "translations" / "more.txt", ["a line"])
-    code, out, _ = run_command("compare", base, better, "--metric", "chrf2", "--trials", 20)
-    assert code == 0
+    out = printed("compare", base, better, "--metric", "chrf2", "--trials", 20)
     assert "Not in all runs, and left out: more." in out
 
 
@@ -341,8 +326,7 @@ def test_each_test_set_and_run_has_its_own_signatures(tmp_path: Path) -> None:
         (run / "recipe.toml").write_text(f"{recipe}normalize = {normalize}\n")
         for file in ("data/test/more.source", "data/test/more.reference", "translations/more"):
             write_lines(run / f"{file}.txt", REFERENCES)
-    code, out, _ = run_command("compare", *runs, "--metric", "sacrebleu", "--trials", 20, "--sentences", 0)
-    assert code == 0
+    out = printed("compare", *runs, "--metric", "sacrebleu", "--trials", 20, "--sentences", 0)
     signatures = [line.strip() for line in out.splitlines() if "|tok:" in line]
     assert ["|tok:zh|" in signature for signature in signatures] == [True, True, False, False]
     assert [signature.endswith("|model-text:lowercase") for signature in signatures] == [False, True] * 2
@@ -360,8 +344,7 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path, mon
     for folder in ("a", "b"):
         write_run(tmp_path / folder / "mine", REFERENCES)
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run_command("compare", "a/mine", "b/mine", "--metric", "chrf2", "--trials", 20)
-    assert code == 0
+    out = printed("compare", "a/mine", "b/mine", "--metric", "chrf2", "--trials", 20)
     assert cells(out, "what") == ["what", "a/mine", "b/mine"]
 
 
@@ -376,7 +359,5 @@ def test_a_translation_that_does_not_come_from_the_recipe_is_named(base: Path, b
 def test_what_is_compared_is_not_written_over(base: Path, better: Path, name: str) -> None:
     (better / name).touch()
     before = (better / name).read_bytes()
-    code, out, err = run_command("compare", base, better, "--json", better / name)
-    assert (code, out) == (2, "")
-    assert "also the file of a run" in " ".join(err.split())
+    assert "also the file of a run" in refusal("compare", base, better, "--json", better / name, code=2)
     assert (better / name).read_bytes() == before

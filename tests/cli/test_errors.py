@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.cli.outcomes import refusal
 from tests.conftest import run_command
+
+
+def ended(program: str, *arguments: str, folder: Path | None = None) -> tuple[int, str, str]:
+    """How a Python program ends: its exit code, what it prints, and its stderr."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -36,17 +44,13 @@ def test_a_refusal_of_the_system_is_one_line(monkeypatch: pytest.MonkeyPatch, fa
         raise fault
 
     monkeypatch.setattr("nmtkit.cli.prepare.load_recipe", refuse)
-    outcome = run_command("prepare", "quickstart")
-    assert outcome.code == 1
-    assert outcome.err.startswith(f"error: {message}")
-    assert outcome.err.count("\n") == 1
+    assert refusal("prepare", "quickstart").startswith(message)
 
 
 def test_a_file_in_place_of_the_run_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    outcome = run_command("prepare", "quickstart", "--run-dir", tmp_path / "file")
-    told = f"error: {tmp_path / 'file'}: a file is in the way; give another folder with --run-dir\n"
-    assert (outcome.code, outcome.err) == (1, told)
+    told = f"{tmp_path / 'file'}: a file is in the way; give another folder with --run-dir"
+    assert refusal("prepare", "quickstart", "--run-dir", tmp_path / "file") == told
 
 
 def test_a_file_without_permission_is_an_error_and_no_wrong_usage(
@@ -62,8 +66,8 @@ def test_a_file_without_permission_is_an_error_and_no_wrong_usage(
 
     monkeypatch.setattr("os.access", lambda path, mode, **options: False)  # root may read every file
     monkeypatch.setattr(Path, "open", refusing)
-    outcome = run_command("extract", "--input", tmp_path / "file")
-    assert (outcome.code, outcome.err) == (1, f"error: {tmp_path / 'file'}: may not be read (permission denied)\n")
+    told = f"{tmp_path / 'file'}: may not be read (permission denied)"
+    assert refusal("extract", "--input", tmp_path / "file") == told
 
 
 def test_a_user_without_a_name_gets_one_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +92,7 @@ def test_a_stop_during_an_import_is_not_lost(tmp_path: Path, within: str, after:
         f"def work():\n    import clearing\n    {after}\n    print('went on')\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+    assert ended(program, folder=tmp_path) == (143, "", "")
 
 
 def test_a_stop_that_other_code_swallows_is_repeated() -> None:
@@ -102,8 +105,7 @@ def test_a_stop_that_other_code_swallows_is_repeated() -> None:
         "    finally:\n        time.sleep(0.2)\n        print('cleaned up', flush=True)\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "goes on\ncleaned up\n", "")
+    assert ended(program) == (143, "goes on\ncleaned up\n", "")
 
 
 def test_a_postponed_stop_is_handled_as_the_command_handles_stops_by_then(tmp_path: Path) -> None:
@@ -116,8 +118,7 @@ def test_a_postponed_stop_is_handled_as_the_command_handles_stops_by_then(tmp_pa
         "    time.sleep(0.3)\n    print(*received)\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{signal.SIGTERM.value}\n", "")
+    assert ended(program, folder=tmp_path) == (0, f"{signal.SIGTERM.value}\n", "")
 
 
 def test_a_stop_of_a_finished_command_ends_it_silently() -> None:
@@ -126,18 +127,17 @@ def test_a_stop_of_a_finished_command_ends_it_silently() -> None:
         "def work():\n    atexit.register(os.kill, os.getpid(), signal.SIGTERM)\n    print('done')\n"
         "main.app = work\nmain.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "done\n", "")
+    assert ended(program) == (-signal.SIGTERM, "done\n", "")
 
 
-def test_streams_block_again(tmp_path: Path) -> None:
+def test_streams_block_again() -> None:
     program = (
         "import os, sys\nfrom nmtkit.cli.main import main\n"
         "os.set_blocking(1, False)\nsys.argv = ['nmtkit', '--version']\n"
         "try:\n    main()\nfinally:\n    print(os.get_blocking(1))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1:] == ["True"]
+    code, out, _ = ended(program)
+    assert (code, out.splitlines()[1:]) == (0, ["True"])
 
 
 def test_only_a_new_request_to_stop_interrupts_the_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,18 +170,16 @@ def test_a_loop_of_links_and_a_name_with_escapes_are_named_visibly(tmp_path: Pat
     loop = tmp_path / "loop\x1b[2J.toml"
     loop.symlink_to(loop)
     (tmp_path / "h").write_text("a\n")
-    outcome = run_command("score", "--hypothesis", tmp_path / "h", "--reference", loop)
-    assert outcome.code == 1
-    assert re.search("^error: Symlink loop from |Too many levels of symbolic links", outcome.err)  # before Python 3.13
-    assert outcome.err.count("\n") == 1 and "\x1b" not in outcome.err
+    told = refusal("score", "--hypothesis", tmp_path / "h", "--reference", loop)
+    assert re.search("^Symlink loop from |Too many levels of symbolic links", told)  # before Python 3.13
+    assert "\x1b" not in told
 
 
 def test_a_system_without_its_locks_is_told_what_nmtkit_runs_on() -> None:
     code = "import sys; sys.modules['fcntl'] = None; from nmtkit.cli.main import main; main()"
-    found = subprocess.run([sys.executable, "-c", code, "recipes"], capture_output=True, text=True)
-    assert found.returncode == 1
-    assert found.stderr.startswith("error: nmtkit needs the file locks of Linux or macOS; on Windows, run it in the ")
-    assert found.stderr.count("\n") == 1
+    returned, _, err = ended(code, "recipes")
+    assert (returned, err.count("\n")) == (1, 1)
+    assert err.startswith("error: nmtkit needs the file locks of Linux or macOS; on Windows, run it in the ")
 
 
 @pytest.mark.parametrize(
@@ -203,5 +201,5 @@ def test_streams_that_are_closed_or_full_end_in_no_traceback(streams: str, code:
 @pytest.mark.parametrize("name", [".", "/", ""])
 def test_a_folder_is_no_text(tmp_path: Path, name: str) -> None:
     (tmp_path / "reference").write_text("a\n")
-    refused = run_command("score", "--hypothesis", name, "--reference", tmp_path / "reference")
-    assert (refused.code, refused.err) == (1, f"error: {name or '.'}: is a folder, not a file\n")
+    told = refusal("score", "--hypothesis", name, "--reference", tmp_path / "reference")
+    assert told == f"{name or '.'}: is a folder, not a file"

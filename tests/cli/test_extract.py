@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.outcomes import printed, refusal
 from tests.conftest import run_command, run_with_streams
 
 EXAMPLES = [
@@ -26,29 +27,23 @@ def examples(tmp_path: Path) -> Path:
 
 
 def test_the_best_paragraphs_are_written_one_example_per_line(examples: Path) -> None:
-    outcome = run_command("extract", "--input", examples)
-    assert (outcome.code, outcome.out.split("\n")) == (
-        0,
-        [
-            "Bridges are old.\tThe old bridge fell. 🏴 The mayor spoke.\tA road is long.",
-            "Tea with milk and tea?\tno\t---",
-            "",
-        ],
-    )
-    assert run_command("extract", "--input", examples, "--length", 5).out == (
-        "Bridges are old.\tThe old\nTea with milk and tea?\n"
-    )
-    assert run_command("extract", "--input", examples, "--method", "identity", "--paragraphs", 1).out == (
-        "A road is long.\nno\n"
-    )
-    assert run_command("extract", "--input", examples, "--method", "identity", "--min-words", 4).out == (
-        "A road is long.\tThe old bridge fell. 🏴 The mayor spoke.\nTea with milk and tea?\n"
-    )
-    assert run_command("extract", "--input", examples, "--method", "cheating", "--target-length").out == (
-        "The old bridge fell.\nTea with milk\n"
-    )
-    assert run_command("extract", "--input", examples, "--method", "sumbasic", "--paragraphs", 1).out.count("\n") == 2
-    assert run_command("extract", "--input", examples, "--method", "textrank").out.count("\t") == 4
+    for options, expected in (
+        (
+            (),
+            "Bridges are old.\tThe old bridge fell. 🏴 The mayor spoke.\tA road is long.\n"
+            "Tea with milk and tea?\tno\t---\n",
+        ),
+        (("--length", 5), "Bridges are old.\tThe old\nTea with milk and tea?\n"),
+        (("--method", "identity", "--paragraphs", 1), "A road is long.\nno\n"),
+        (
+            ("--method", "identity", "--min-words", 4),
+            "A road is long.\tThe old bridge fell. 🏴 The mayor spoke.\nTea with milk and tea?\n",
+        ),
+        (("--method", "cheating", "--target-length"), "The old bridge fell.\nTea with milk\n"),
+    ):
+        assert printed("extract", "--input", examples, *options) == expected
+    assert printed("extract", "--input", examples, "--method", "sumbasic", "--paragraphs", 1).count("\n") == 2
+    assert printed("extract", "--input", examples, "--method", "textrank").count("\t") == 4
 
 
 def test_json_lines_are_examples_again(examples: Path, tmp_path: Path) -> None:
@@ -82,10 +77,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     tmp_path: Path, content: bytes, options: list[str], message: str
 ) -> None:
     (tmp_path / "bad.jsonl").write_bytes(content)
-    outcome = run_command("extract", "--input", tmp_path / "bad.jsonl", "--output", tmp_path / "out.txt", *options)
-    assert outcome.code == 1
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
+    files = ("--input", tmp_path / "bad.jsonl", "--output", tmp_path / "out.txt")
+    assert message in refusal("extract", *files, *options)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl"]
 
 

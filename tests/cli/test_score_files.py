@@ -25,6 +25,8 @@ from nmtkit.evaluation.metrics import Scorer
 from nmtkit.evaluation.scores import Score
 from nmtkit.evaluation.significance import paired_test
 from nmtkit.files import TEMPORARY_MARK
+from nmtkit.lines import write_lines
+from tests.cli.outcomes import printed, refusal
 from tests.conftest import run_command
 
 SOURCE = ["The dog sleeps in the house.", "A cat sees the old man.", "The man walks home.", "Who is that?"]
@@ -42,15 +44,10 @@ SYSTEMS = {
 GERMAN = ["--target-language", "de"]
 
 
-def write(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name, lines in {**SYSTEMS, "test.de": REFERENCE, "further.de": FURTHER, "test.en": SOURCE}.items():
-        write(tmp_path / name, lines)
+        write_lines(tmp_path / name, lines)
     return tmp_path
 
 
@@ -91,7 +88,7 @@ def test_systems_and_references_are_scored_in_one_go(folder: Path) -> None:
 
 def test_rouge_is_scored_by_name_with_its_settings(folder: Path) -> None:
     for name, lines in SYSTEMS.items():
-        write(folder / name, [line.replace(" ", " ¶ ", 1) for line in lines])
+        write_lines(folder / name, [line.replace(" ", " ¶ ", 1) for line in lines])
     command = [*arguments(folder, *SYSTEMS, references=("test.de", "further.de")), "--json", folder / "scores.json"]
     rouge = ["--metric", "rouge1", "--metric", "rougeLsum", "--metric", "chrf2"]
     options = ["--stemmer", "--sentence-separator", "¶", "--paired", "bootstrap", "--trials", "50"]
@@ -148,7 +145,7 @@ def test_no_word_of_a_score_table_breaks_at_80_columns(
 
 def test_systems_of_one_file_name_are_shown_with_their_folders(folder: Path) -> None:
     (folder / "other").mkdir()
-    write(folder / "other" / "one.de", SYSTEMS["two.de"])
+    write_lines(folder / "other" / "one.de", SYSTEMS["two.de"])
     outcome = run_command(*arguments(folder, "one.de", "other/one.de"), "--metric", "chrf2", "--confidence", 0)
     assert outcome.code == 0
     shown = "".join(outcome.out.split())
@@ -156,19 +153,19 @@ def test_systems_of_one_file_name_are_shown_with_their_folders(folder: Path) -> 
     assert str(folder / "other" / "one.de") in shown
 
 
-def test_the_number_of_resamples_is_heeded(folder: Path) -> None:
-    command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json", "--confidence"]
-    assert "95 %, of" not in run_command(*command, 0).out
-    assert "interval" not in scores_of(folder)[str(folder / "one.de")]["chrf2"]
-    assert run_command(*command, 77).code == 0
-    assert scores_of(folder)[str(folder / "one.de")]["chrf2"]["interval"]["resamples"] == 77
-
-
-def test_a_long_text_has_intervals_only_where_they_are_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmtkit.evaluation.metrics.MOST_LINES_RESAMPLED", 3)
-    command = [*arguments(folder, "one.de"), "--metric", "chrf2"]
-    assert "95 %, of" not in run_command(*command).out
-    assert "95 %, of 1000" in run_command(*command, "--confidence", 1000).out
+@pytest.mark.parametrize(
+    ("most", "options", "resamples"),
+    [(3, [], None), (3, ["--confidence", 77], 77), (4, [], 1000), (4, ["--confidence", 0], None)],
+)
+def test_the_number_of_resamples_is_heeded_and_of_a_long_text_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, options: list[Any], resamples: int | None
+) -> None:
+    monkeypatch.setattr("nmtkit.evaluation.metrics.MOST_LINES_RESAMPLED", most)
+    command = [*arguments(folder, "one.de"), "--metric", "chrf2", "--json", folder / "scores.json"]
+    out = printed(*command, *options)
+    assert f"95 %, of {resamples} " in out if resamples else "95 %, of" not in out
+    interval = scores_of(folder)[str(folder / "one.de")]["chrf2"].get("interval")
+    assert (interval and interval["resamples"]) == resamples
 
 
 def test_systems_are_compared_with_the_first_one(folder: Path) -> None:
@@ -195,7 +192,7 @@ def test_systems_are_compared_with_the_first_one(folder: Path) -> None:
 
 def test_scores_of_each_line_are_lines_of_json(folder: Path) -> None:
     hostile = ["\u2028\u0085 Hund", "", '"\\', "Wer ist das?"]
-    write(folder / "two.de", hostile)
+    write_lines(folder / "two.de", hostile)
     command = [*arguments(folder, *SYSTEMS, references=("test.de", "further.de")), "--source", folder / "test.en"]
     assert run_command(*command, *GERMAN, "--sentences", folder / "lines.jsonl", "--confidence", 0).code == 0
     entries = [json.loads(line) for line in (folder / "lines.jsonl").read_bytes().decode().split("\n")[:-1]]
@@ -214,7 +211,7 @@ def test_scores_of_each_line_are_lines_of_json(folder: Path) -> None:
 
 def test_a_line_without_any_text_has_no_scores(folder: Path) -> None:
     for name in ("one.de", "test.de"):
-        write(folder / name, ["Hund", "", "Katze", "Tier"])
+        write_lines(folder / name, ["Hund", "", "Katze", "Tier"])
     command = [*arguments(folder, "one.de"), "--confidence", 0, "--sentences", folder / "lines.jsonl"]
     assert run_command(*command, "--metric", "chrf2", "--metric", "rouge1").code == 0
     scores = [json.loads(line)["scores"] for line in (folder / "lines.jsonl").read_text().splitlines()]
@@ -232,7 +229,7 @@ def test_sgm_and_compressed_files_are_read(folder: Path) -> None:
 
 
 def test_markup_in_a_plain_file_is_told_before_the_scores(folder: Path) -> None:
-    write(folder / "one.de", [f"<seg>{line}</seg>" for line in REFERENCE])
+    write_lines(folder / "one.de", [f"<seg>{line}</seg>" for line in REFERENCE])
     outcome = run_command(*arguments(folder, "one.de"), "--metric", "ter")
     assert outcome.code == 0
     assert outcome.err.startswith(f"warning: {folder / 'one.de'}: markup such as <seg> in 4 lines: 1, 2, 3, 4; ")
@@ -248,7 +245,7 @@ def test_a_mirror_of_the_environment_is_no_wrong_usage(
 
 
 def test_a_file_whose_name_is_no_text_is_scored(folder: Path) -> None:
-    write(folder / "q\udcff", REFERENCE)
+    write_lines(folder / "q\udcff", REFERENCE)
     outcome = run_command(*arguments(folder, "q\udcff"), "--metric", "ter", "--json", folder / "scores.json")
     assert (outcome.code, outcome.err) == (0, "")
     assert list(scores_of(folder)) == [str(folder / "q") + "\\udcff"]
@@ -263,7 +260,7 @@ def test_each_signature_of_a_metric_is_told(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_findings_are_told_of_each_system_and_change_no_score(folder: Path) -> None:
-    write(folder / "two.de", [SOURCE[0], "", "Der Mann &quot;geht&quot;.", "▁Wer ▁ist ▁das?"])
+    write_lines(folder / "two.de", [SOURCE[0], "", "Der Mann &quot;geht&quot;.", "▁Wer ▁ist ▁das?"])
     command = [*arguments(folder, *SYSTEMS), *GERMAN, "--source", folder / "test.en", "--metric", "chrf2"]
     outcome = run_command(*command, "--json", folder / "scores.json", "--confidence", 0)
     told = [line.removeprefix(f"warning: {folder / 'two.de'}: ") for line in outcome.err.split("\n")[:-1]]
@@ -295,7 +292,7 @@ def test_a_test_set_by_name_brings_source_reference_and_its_name_in_the_signatur
             info = tarfile.TarInfo(str(text.member))
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    write(folder / "two.de", SOURCE)
+    write_lines(folder / "two.de", SOURCE)
     languages = ["--source-language", "en", *GERMAN, "--mirror", folder / "mirror", "--confidence", 0]
     command = ["score", "--hypothesis", folder / "one.de", "--hypothesis", folder / "two.de", *languages]
     outcome = run_command(*command, "--test-set", "sacrebleu:wmt14/full", "--json", folder / "scores.json")
@@ -351,9 +348,7 @@ def test_comet_stands_beside_the_other_scores(folder: Path, monkeypatch: pytest.
 def test_without_the_library_comet_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)
     command = [*arguments(folder, "one.de"), "--source", folder / "test.en", "--comet", "Unbabel/wmt22-comet-da"]
-    outcome = run_command(*command)
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert "error: COMET is not installed; run `pip install 'nmtkit[comet]'`" in outcome.err
+    assert refusal(*command).startswith("COMET is not installed; run `pip install 'nmtkit[comet]'`")
 
 
 @pytest.mark.parametrize(
@@ -370,15 +365,12 @@ def test_without_the_library_comet_is_one_line(folder: Path, monkeypatch: pytest
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: list[str], told: str) -> None:
-    write(folder / "short.de", REFERENCE[:3])
+    write_lines(folder / "short.de", REFERENCE[:3])
     names = {"short": "short.de", "one": "one.de", "test": "test.de", "none": "none.de"}
     places = {key: str(folder / name) for key, name in names.items()}
     more = [part.format(**places) for part in changes]
     written = ["--json", folder / "scores.json", "--sentences", folder / "lines.jsonl"]
-    outcome = run_command(*arguments(folder, "one.de"), *more, *written)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    assert told.format(**places) in outcome.err
+    assert told.format(**places) in refusal(*arguments(folder, "one.de"), *more, *written)
     assert [path.name for path in folder.iterdir() if path.suffix in (".json", ".jsonl")] == []
     assert [path for path in folder.iterdir() if TEMPORARY_MARK in path.name] == []
 
@@ -386,9 +378,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, changes: lis
 def test_a_name_in_other_capitals_may_be_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "Text").write_text("a\n")
     os.link(tmp_path / "Text", tmp_path / "text")  # as on a file system for which capitals make no difference
-    outcome = run_command("score", "--hypothesis", tmp_path / "Text", "--reference", "b", "--json", tmp_path / "text")
-    assert outcome.code == 2
-    assert "is also the file of --hypothesis" in " ".join(outcome.err.split())
+    command = ("score", "--hypothesis", tmp_path / "Text", "--reference", "b", "--json", tmp_path / "text")
+    assert "is also the file of --hypothesis" in refusal(*command, code=2)
 
 
 def test_a_target_language_may_have_a_region_or_a_script(folder: Path) -> None:

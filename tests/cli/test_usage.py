@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import run_command
+from tests.cli.outcomes import refusal
 
 
 @pytest.mark.parametrize(
@@ -12,11 +12,9 @@ from tests.conftest import run_command
         ("prepare", "RECIPE"),
         ("prepare quickstart --nonsense", "--nonsense"),
         ("prepare quickstart --workers 0", "--workers"),
-        ("prepare quickstart --workers 1000000", "--workers"),
         ("train quickstart --processes none", "--processes"),
         ("train quickstart --device tpu", "'--device': 'tpu' is not one of 'auto', 'cpu', 'cuda', 'mps'"),
         ("train quickstart --tracker paper", "'--tracker': 'paper' is not one of 'tensorboard', 'wandb'"),
-        ("train quickstart --processes 1000000", "--processes"),
         ("run quickstart --tracker paper", "'paper' is not one of 'tensorboard', 'wandb'"),
         ("average runs/x --last 2 --best 2", "give --last or --best, not both"),
         ("average runs/x --last 0", "--last"),
@@ -26,23 +24,18 @@ from tests.conftest import run_command
         ("translate m --length-penalty nonsense", "--length-penalty"),
         ("translate m --batch-size 1 --batch-tokens 1", "--batch-size or --batch-tokens, not both"),
         ("translate m --threads 1000000", "--threads"),
-        ("translate m --processes 1000000", "--processes"),
         ("translate m --seed 9223372036854775808", "--seed"),
         ("translate m --temperature 0.5", "--temperature"),
         ("translate m --top-k 3", "--top-k"),
         ("translate m --top-p 0.5", "--top-p"),
         ("translate m --seed 1", "--seed"),
         ("translate m --mbr-metric chrf2", "--mbr-metric"),
-        ("translate m --sample --mbr-metric chrf2", "--mbr-metric"),
         ("translate m --sample --beam 4", "--beam"),
         ("translate m --mbr 4 --beam 4", "--beam"),
         ("translate m --mbr 4 --sample", "--sample"),
-        ("translate m --sample --temperature nan", "--temperature"),
-        ("translate m --sample --top-p nan", "--top-p"),
         ("translate m --max-length-ratio inf", "--max-length-ratio"),
         ("translate m --alpha 1000", "--alpha"),
         ("translate m --alpha nan", "--alpha"),
-        ("translate m --coverage-penalty inf", "--coverage-penalty"),
         ("translate m --max-length-offset 9999999", "--max-length-offset"),
         ("translate m --length-penalty none --alpha 2", "--alpha"),
         ("translate m --alignment", "--alignment"),
@@ -93,28 +86,20 @@ from tests.conftest import run_command
         ("score --hypothesis a --reference b --tokens", "--model"),
         ("score --hypothesis a --reference b --output c", "--model"),
         ("score --hypothesis a --reference b --threads 1", "RUN, --model or --comet"),
-        ("ablate quickstart --jobs 1000000", "--jobs"),
         ("ablate quickstart --seeds 1000000", "--seeds"),
         ("cost quickstart --devices 100000", "--devices"),
         ("cost", "give a RECIPE or a RUN"),
         ("cost wmt14-en-de-base --devices 0", "--devices"),
         ("cost wmt14-en-de-base --mfu 1.5", "--mfu"),
-        ("cost wmt14-en-de-base --rate inf", "--rate"),
         ("cost wmt14-en-de-base --rate 1 --threads 1", "--threads is for a measurement on this machine"),
         ("cost wmt14-en-de-base --device-type h200 --threads 1", "--threads is for a measurement"),
-        ("cost wmt14-en-de-base --rate nan", "--rate"),
         ("cost wmt14-en-de-base --list-devices", "--list-devices cannot be combined"),
         ("cost --list-devices --json devices.json", "--list-devices cannot be combined"),
         ("cost --list-devices --devices 2", "--list-devices cannot be combined"),
-        ("rerank --model m --weight 1e308", "--weight"),
-        ("rerank --model m --weight nan", "--weight"),
         ("rerank", "--reverse-model"),
         ("rerank --reverse-model r --weight 1", "--reverse-weight"),
         ("rerank --model a --model b --model c --weight 1 --weight 2", "--model is given 3 times, but --weight 2"),
-        ("rerank --model a --original-weight inf", "--original-weight"),
         ("rerank --model a --length-penalty nonsense", "'wu', 'length', 'none'"),
-        ("rerank --model a --alpha -1", "--alpha"),
-        ("rerank --model a --alpha 1000", "--alpha"),
         ("inspect r --line 1000000000000000000000", "--line"),
         ("generate m --prompt a --prompt-file x", "--prompt or --prompt-file, not both"),
         ("generate m --beam 2 --number 3", "3 texts need a beam of at least 3, not 2"),
@@ -126,7 +111,4 @@ from tests.conftest import run_command
     ],
 )
 def test_wrong_usage_exits_with_2_and_names_the_option(arguments: str, told: str) -> None:
-    outcome = run_command(*arguments.split())
-    assert (outcome.code, outcome.out) == (2, "")
-    assert told in " ".join(outcome.err.split())
-    assert "Traceback" not in outcome.err
+    assert told in refusal(*arguments.split(), code=2)

@@ -7,7 +7,7 @@ import pytest
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
 from nmtkit.errors import RecipeError
-from nmtkit.experiments.rows import TABLE3, PlannedRun, Row, choose_rows, plan, read_sweep
+from nmtkit.experiments.rows import TABLE3, PlannedRun, choose_rows, plan, read_sweep
 from nmtkit.model.decoder_only import count_parameters
 from tests.conftest import message_of
 
@@ -139,13 +139,6 @@ def test_rows_that_come_to_the_same_are_told(caplog: pytest.LogCaptureFixture) -
     assert "the rows C-N2 and C-N4 are the same with this recipe" in caplog.text
 
 
-def test_a_recipe_without_validation_is_refused() -> None:
-    recipe = load_recipe("quickstart")
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": ()})})
-    with pytest.raises(RecipeError, match=r"state \[data\] valid"):
-        plan(recipe, read_sweep(TABLE3), [Row(name="base")], seeds=1, scale=True)
-
-
 GOOD = 'title = "mine"\n[[rows]]\nname = "one"\n'
 
 
@@ -207,6 +200,11 @@ def test_what_is_no_whole_number_is_not_scaled(tmp_path: Path) -> None:
         own(tmp_path, GOOD + f"model = {{ d_model = 1{'0' * 400} }}\n" + base, scale=True)
     with pytest.raises(RecipeError, match=r"row one: model\.d_model cannot be scaled, because \[base\] has 0"):
         own(tmp_path, GOOD + "model = { d_model = 256 }\n[base]\nmodel = { d_model = 0 }\n", scale=True)
+
+
+def test_a_recipe_without_validation_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"state \[data\] valid"):
+        table3("quickstart", "data.valid=[]", scale=True)
 
 
 @pytest.mark.parametrize("name", ["treebank-parsing", "trec"])

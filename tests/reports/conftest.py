@@ -1,6 +1,7 @@
 """A finished run whose test and validation texts try to be markup, and a browser."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,9 @@ def finished(hostile_recipe: Path) -> Path:
 def finished_otherwise(hostile_recipe: Path) -> Path:
     """Another run, with another seed and size; read only."""
     return finish(hostile_recipe, hostile_recipe.parent / "<b>other", "training.seed=2", "model.d_ff=48")
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, to change."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))

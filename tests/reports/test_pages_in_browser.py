@@ -236,8 +236,7 @@ class TestAttention:
         assert self.opacities(browser) == every
 
 
-def test_a_report_of_a_run_that_has_hardly_begun_draws(browser: Any, finished: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(finished, tmp_path / "run")
+def test_a_report_of_a_run_that_has_hardly_begun_draws(browser: Any, copy: Path, tmp_path: Path) -> None:
     for name in ("averaged", "checkpoints", "resume", "translations"):
         shutil.rmtree(copy / name)
     for name in ("metrics.jsonl", "scores.json", "cost.json"):

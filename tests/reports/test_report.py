@@ -297,17 +297,14 @@ def test_the_worst_and_best_sentences_are_those_by_chrf(finished: Path) -> None:
     assert {sentence.line: sentence.quality for sentence in found} == dict(enumerate(expected, start=1))
 
 
-def test_lines_between_documents_are_no_translations(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
+def test_lines_between_documents_are_no_translations(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in ("translations/hostile.txt", "data/test/hostile.reference.txt", "data/test/hostile.source.txt"):
-        lines = read_lines(run / path)
-        write_lines(run / path, [line for each in lines for line in ("", each)])
-    found = translated(read_run(run), "hostile")
+        lines = read_lines(copy / path)
+        write_lines(copy / path, [line for each in lines for line in ("", each)])
+    found = translated(read_run(copy), "hostile")
     assert not isinstance(found, str)
     assert sorted(sentence.line for sentence in found) == [2, 4, 6, 8, 10]
-    _print_outputs(run, "hostile", "translation")
+    _print_outputs(copy, "hostile", "translation")
     printed = capsys.readouterr().out
     assert "4 of the 5 sentences of the test set hostile" in printed
     assert not re.search(r"(source|reference) +\(empty\)", printed)
@@ -324,10 +321,7 @@ def test_lines_between_documents_are_no_translations(
         (["data", "averaged", "checkpoints", "resume", "metrics.jsonl"], ["nmtkit prepare "]),
     ],
 )  # fmt: skip
-def test_what_a_run_does_not_have_yet_is_named(
-    finished: Path, tmp_path: Path, names: list[str], commands: list[str]
-) -> None:
-    copy = shutil.copytree(finished, tmp_path / "run")
+def test_what_a_run_does_not_have_yet_is_named(copy: Path, names: list[str], commands: list[str]) -> None:
     for name in names:
         path = copy / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -368,8 +362,7 @@ def test_each_run_stands_in_the_table_two_of_the_paper_and_beside_its_prediction
         assert ["target tokens", *predicted] in [row[:3] for row in found.rows]
 
 
-def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(finished, tmp_path / "run")
+def test_an_interval_and_an_average_that_were_computed_are_shown(copy: Path) -> None:
     scores = read_json(copy / "scores.json")
     scores["hostile"]["chrf2"]["interval"] = {"mean": 41.25, "half_width": 1.75, "resamples": 1000, "seed": "12345"}
     write_json(copy / "scores.json", scores)
@@ -394,9 +387,8 @@ def test_an_interval_and_an_average_that_were_computed_are_shown(finished: Path,
 
 
 def test_a_training_that_went_on_has_its_own_cost_and_older_scores_are_named(
-    finished: Path, tmp_path: Path, logged: pytest.LogCaptureFixture
+    copy: Path, logged: pytest.LogCaptureFixture
 ) -> None:
-    copy = Path(shutil.copytree(finished, tmp_path / "run"))
     cost = read_json(copy / "cost.json")
     write_json(copy / "cost.json", {**cost, "updates": cost["updates"] - 1, "flops": 1.0})
     later = (copy / "scores.json").stat().st_mtime + 9
@@ -511,8 +503,7 @@ class TestCommand:
         ("metrics.jsonl", "3\n", "line 1: its content is the number 3"),
     ],
 )
-def test_a_file_of_another_form_is_named(finished: Path, tmp_path: Path, file: str, content: str, told: str) -> None:
-    copy = shutil.copytree(finished, tmp_path / "run")
+def test_a_file_of_another_form_is_named(copy: Path, file: str, content: str, told: str) -> None:
     (copy / file).write_text(content)
     with pytest.raises(DataError) as caught:
         read_run(copy)
@@ -554,8 +545,7 @@ def test_scores_far_from_those_in_percent_have_digits_of_their_own(
         card(run)
 
 
-def test_a_run_that_was_saved_before_its_first_report_shows_what_its_save_knows(finished: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(finished, tmp_path / "run")
+def test_a_run_that_was_saved_before_its_first_report_shows_what_its_save_knows(copy: Path) -> None:
     for name in ("averaged", "checkpoints"):
         shutil.rmtree(copy / name)
     for name in ("metrics.jsonl", "scores.json", "cost.json"):
@@ -569,9 +559,8 @@ def test_a_run_that_was_saved_before_its_first_report_shows_what_its_save_knows(
     assert card(run)
 
 
-def test_a_name_that_is_no_text_is_shown(finished: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(finished, tmp_path / "\udcff\u202e")
-    run = read_run(copy)
+def test_a_name_that_is_no_text_is_shown(copy: Path) -> None:
+    run = read_run(copy.rename(copy.with_name("\udcff\u202e")))
     assert report_page([run], with_attention=False).encode("utf-8")
     assert card(run).encode("utf-8")
 
