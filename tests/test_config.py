@@ -517,7 +517,7 @@ class TestGeneratedCorpora:
             (f"{BACK}, noise = {{ drop = 1.0 }}", "drop: must be less than 1"),
             (f"{BACK}, noise = {{ mask = 1.5 }}", "mask: must be at most 1"),
             (f"{BACK}, noise = {{ shuffle = -1 }}", "shuffle: must be at least 0"),
-            (f"{BACK}, noise = 3", "noise: "),
+            (f"{BACK}, noise = 3", "noise: must be a table, in { }"),
             (f"{BACK}, n_best = 0", "n_best: must be at least 1"),
             (f"{BACK}, beam = true", "beam: must be a number, not true or false"),
             (f"{BACK}, beam = 5, sample = true", "sampling uses no beam"),
@@ -543,6 +543,7 @@ class TestGeneratedCorpora:
         [
             (['data.valid=[{generate="a", model="m", as="source"}]'], "a: generated corpora are for data.train"),
             (['data.test=[{generate="a", model="m", as="source"}]'], "a: generated corpora are for data.train"),
+            (['data.test=[{generate="a", model="m", as="source", noise=3}]'], "(a): noise: must be a table, in { }"),
             (["data.context=2"], "context cannot be used with generated corpora"),
             (["data.subwords=none"], 'subwords = "none" cannot be used with generated corpora'),
             (["data.text=trees", "training.validate_bleu=false"], 'generate is for task = "translation", not "pars'),

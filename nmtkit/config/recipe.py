@@ -342,7 +342,7 @@ def _explain(error: ValidationError, layers: list[_Layer]) -> str:
     errors = sorted(error.errors(include_url=False), key=lambda each: not _is_stated(each["loc"], layers))
     # pydantic tries an entry as a name and as a table, and reports both errors; a table was meant as a table.
     tables = {"LocalPair", "NamedCorpus", "GeneratedCorpus"}
-    meant = [e for e in errors if {*tables, "name"} & {*e["loc"]} and e["type"] != "model_type"]
+    meant = [e for e in errors if {*tables, "name"} & {*e["loc"]}]
     first = next((e for e in meant if e["type"] == "extra_forbidden"), meant[0] if meant else errors[0])
     section, key = ([str(part) for part in first["loc"]] + ["", ""])[:2]
     message = first["msg"].removeprefix("Value error, ")

@@ -56,7 +56,7 @@ class Begun(dict[tuple[int, int], list[Translation]]):
         if path is not None and rest:  # a kill has cut this row short
             os.truncate(path, len(content) - len(rest))
         for row in rows:
-            with suppress(ValueError, TypeError):  # a fault of the disk
+            with suppress(ValueError, TypeError, AttributeError):  # a fault of the disk
                 search, segment, found = json.loads(row)
                 found = [{key: tuple(v) if isinstance(v, list) else v for key, v in one.items()} for one in found]
                 self[search, segment] = [Translation(**fields) for fields in found]

@@ -27,8 +27,8 @@ PLAYED = {
 def lengths_of(played: dict[str, Any]) -> str:
     """Return the lengths of successful episodes as a chart of HTML."""
     series = {"played": played["lengths"]}
-    if "shortest_lengths" in played:
-        series["shortest"] = played["shortest_lengths"]
+    if shortest := played.get("shortest_lengths"):
+        series["shortest"] = shortest
     lengths = sorted({length for counts in series.values() for length in counts}, key=float)
     counts = {
         name: {

@@ -454,10 +454,12 @@ def test_samples_come_as_drawn_and_one_for_each_asked_for() -> None:
 
 def test_samples_depend_on_the_seed_and_not_on_the_batch() -> None:
     table = history_table(4, sharpness=1.0)
-    alone = [samples(table, 8, 3, [sentence])[0] for sentence in range(3)]
-    together = samples(table, 8, 3, [2, 0, 1])
-    assert [alone[sentence] for sentence in (2, 0, 1)] == together
-    assert samples(table, 8, 4, [0])[0] != alone[0]
+    order = [2, 4, 0, 3, 1, 5]
+    for count in (8, 1):  # of one sample per sentence, some end before others
+        alone = [samples(table, count, 3, [sentence])[0] for sentence in range(6)]
+        assert samples(table, count, 3, order) == [alone[sentence] for sentence in order]
+        assert len({len(found[0].ids) for found in alone}) > 1
+    assert samples(table, 8, 4, [0])[0] != samples(table, 8, 3, [0])[0]
 
 
 def test_a_sample_needs_no_float64_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
