@@ -100,8 +100,8 @@ class TrainingConfig(Section):
     report_every_steps: int = Field(default=100, ge=1, le=MANY)
     """Write a line of metrics.jsonl every N updates, and at each validation."""
     compile: bool = False
-    """Use torch.compile, for GPUs and long runs. Compiling takes minutes and, on a CPU, needs a C++ compiler. Results
-    differ by rounding and in dropout."""
+    """Use torch.compile, for GPUs and long runs. Compiling takes minutes and, on a CPU, needs a C++ compiler and may
+    train more slowly; compare target_tokens_per_second. Results differ by rounding and in dropout."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Precision of matrix multiplications; parameters and accumulators stay float32. auto: bf16 on CUDA devices of
     capability 8 or higher and on CPUs where a short trial shows it at least 1.2 times as fast (trajectories: never),

@@ -95,10 +95,12 @@ class Progress(Counters):
 
     def reason_to_stop(self, training: TrainingConfig) -> str | None:
         """Return the limit of the recipe that is reached, in words; None if none is."""
-        # Of infinitely many pairs, no part of an epoch counts.
-        reached = [limit for limit, share in self.shares_done(training, math.inf).items() if share == 1]
-        if reached:
-            return reached[0]
+        if training.max_steps is not None and self.step >= training.max_steps:
+            return f"max_steps = {training.max_steps}"
+        if training.max_epochs is not None and self.epoch >= training.max_epochs:
+            return f"max_epochs = {training.max_epochs}"
+        if training.max_minutes is not None and self.seconds >= training.max_minutes * 60:
+            return f"max_minutes = {training.max_minutes:g}"
         if self.best_cost is None:
             return None
         if training.patience_validations is not None and self.validations_since_best >= training.patience_validations:
@@ -108,16 +110,16 @@ class Progress(Counters):
             return f"no better {training.best_metric} for patience_epochs = {training.patience_epochs}"
         return None
 
-    def shares_done(self, training: TrainingConfig, pairs_per_epoch: float) -> dict[str, float]:
+    def shares_done(self, training: TrainingConfig, pairs_per_epoch: int) -> dict[str, float]:
         """Return how much of each limit of the recipe is reached, from 0 to 1, by its words ("max_steps = 9")."""
         limits = [
-            ("max_steps", training.max_steps, 1, self.step),
-            ("max_epochs", training.max_epochs, 1, self.epoch + self.pairs_done / max(1, pairs_per_epoch)),
-            ("max_minutes", training.max_minutes, 60, self.seconds),
+            ("max_steps", training.max_steps, self.step),
+            ("max_epochs", training.max_epochs, self.epoch + self.pairs_done / max(1, pairs_per_epoch)),
+            ("max_minutes", training.max_minutes, self.seconds / 60),
         ]
         return {
-            f"{name} = {limit if isinstance(limit, int) else f'{limit:g}'}": min(1.0, done / (limit * unit))
-            for name, limit, unit, done in limits
+            f"{name} = {limit if isinstance(limit, int) else f'{limit:g}'}": min(1.0, done / limit)
+            for name, limit, done in limits
             if limit is not None
         }
 

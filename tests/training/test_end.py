@@ -181,6 +181,12 @@ class TestRaisedLimit:
         tiny.train(run)
         assert all_of(run) == all_of(uninterrupted)
 
+    def test_the_checkpoints_before_and_after_the_old_end_can_be_averaged(self, tiny: TinyProject, run: Path) -> None:
+        tiny.train(run, "training.max_steps=10", "training.keep_last=3")
+        assert steps(run) == [4, 8, 10]
+        tiny.train(run, "training.max_steps=12", "training.keep_last=3")
+        assert [step_of(folder) for folder in choose_checkpoints(run, last=3)] == [4, 8, 12]
+
     def test_the_only_checkpoint_stays_until_there_is_another(self, tiny: TinyProject, run: Path) -> None:
         rarely = ("training.checkpoint_every_steps=100", "training.max_steps=9")
         assert tiny.train(run, *rarely[:1], "training.max_steps=3").step == 3

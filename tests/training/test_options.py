@@ -21,7 +21,7 @@ from nmtkit.config.schema import Recipe
 from nmtkit.data.batch import make_batch
 from nmtkit.data.prepare import prepare
 from nmtkit.data.shards import PairData
-from nmtkit.errors import ModelError, NmtkitError
+from nmtkit.errors import ModelError, NmtkitError, RecipeError
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import read_json, write_json
 from nmtkit.model.flops import forward_flops
@@ -387,6 +387,11 @@ def test_prepare_takes_the_subwords_of_the_model(tuned: Path, trained: Path, tmp
     assert prepare(load_recipe(str(tuned)), tmp_path / "one", workers=1).is_new is False
     checkpoint = f"data.tokenizer={trained / 'checkpoints' / 'step-00000008'}"  # the same subwords from elsewhere
     assert prepare(load_recipe(str(tuned), [checkpoint]), tmp_path / "one", workers=1).is_new is False
+
+
+def test_subwords_that_the_recipe_describes_otherwise_are_refused(tuned: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"data\.normalize = \['nfc'\], but the tokenizer of .* has \['blanks'\]"):
+        prepare(load_recipe(str(tuned), ['data.normalize=["nfc"]']), tmp_path / "run")
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tuned: Path, tmp_path: Path) -> None:
