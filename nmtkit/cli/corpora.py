@@ -1,7 +1,6 @@
 """`nmtkit corpora`."""
 
 import json
-from dataclasses import replace
 from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
@@ -44,11 +43,7 @@ def command(
     stated = [codes.get(code.lower(), code) for code in languages.split("-")] if languages else []
     languages = "-".join(stated) or None
     pairs = [tuple(stated), tuple(reversed(stated))] if stated else None
-    chosen = {
-        entry.name: {pair: texts for pair, texts in entry.texts.items() if pairs is None or pair in pairs}
-        for entry in entries
-    }
-    shown = [replace(entry, texts=chosen[entry.name]) for entry in entries if chosen[entry.name]]
+    shown = [entry for entry in entries if pairs is None or any(pair in entry.texts for pair in pairs)]
     if not shown:
         has = sorted({pair for entry in entries for pair in entry.language_pairs})
         raise DataError(
@@ -56,10 +51,9 @@ def command(
             + ("" if sacrebleu else f", and corpora of OPUS, named {opus.FORM}")
         )
     if as_json:
-        print(json.dumps([_described(entry) for entry in shown], indent=2))
+        print(json.dumps([_described(entry, pairs) for entry in shown], indent=2))
         return
-    known = {entry.name: entry.language_pairs if pairs is None else map("-".join, entry.texts) for entry in shown}
-    rows = [[entry.name, " ".join(known[entry.name]), _size(entry), entry.description] for entry in shown]
+    rows = [[entry.name, _pairs(entry, pairs), _size(entry, pairs), entry.description] for entry in shown]
     if name is None and not sacrebleu and (pairs is None or BUILTIN_LANGUAGES in pairs):
         rows += [[key, "-".join(BUILTIN_LANGUAGES), "0", "made up by nmtkit, no download"] for key in BUILTIN_SPLITS]
     if name is None and not sacrebleu and pairs is None:
@@ -76,13 +70,25 @@ def command(
     notes += [] if sacrebleu or name else [f"see OPUS (https://opus.nlpl.eu), also for languages: any {opus.FORM}"]
     console.print_table(title, ["name", "languages", size, ""], rows, notes=["Licences:", *notes])
     if name is not None:
-        files = [[file["url"], _megabytes(file["bytes"]), file["checksum"]] for file in _files(shown[0])]
+        files = [[file["url"], _megabytes(file["bytes"]), file["checksum"]] for file in _files(shown[0], pairs)]
         console.print_table("Files", ["address", "MB", "checksum"], files)
 
 
-def _files(entry: CatalogueEntry) -> list[dict[str, Any]]:
+_Pairs = list[tuple[str, ...]] | None
+
+
+def _directions(entry: CatalogueEntry, pairs: _Pairs) -> list[tuple[str, str]]:
+    return [pair for pair in entry.texts if pairs is None or pair in pairs]
+
+
+def _pairs(entry: CatalogueEntry, pairs: _Pairs) -> str:
+    known = ["-".join(pair) for pair in _directions(entry, pairs)]
+    return " ".join(pair for pair in known if pair in entry.language_pairs or pairs is not None)
+
+
+def _files(entry: CatalogueEntry, pairs: _Pairs) -> list[dict[str, Any]]:
     """Return the distinct files of the directions."""
-    files = dict.fromkeys(file for pair in entry.texts for file in entry.files(*pair))
+    files = dict.fromkeys(file for pair in _directions(entry, pairs) for file in entry.files(*pair))
     return [
         {
             "url": file.url,
@@ -94,8 +100,8 @@ def _files(entry: CatalogueEntry) -> list[dict[str, Any]]:
     ]
 
 
-def _size(entry: CatalogueEntry) -> str:
-    sizes = [file["bytes"] for file in _files(entry)]
+def _size(entry: CatalogueEntry, pairs: _Pairs) -> str:
+    sizes = [file["bytes"] for file in _files(entry, pairs)]
     return "?" if None in sizes else _megabytes(sum(sizes))
 
 
@@ -105,16 +111,19 @@ def _megabytes(num_bytes: int | None) -> str:
     return f"{num_bytes / 1e6:,.1f}" if num_bytes >= 1e6 else f"{num_bytes / 1e6:.2f}"
 
 
-def _described(entry: CatalogueEntry) -> dict[str, Any]:
+def _described(entry: CatalogueEntry, pairs: _Pairs) -> dict[str, Any]:
+    directions = _directions(entry, pairs)
     return {
         "name": entry.name,
         "description": entry.description,
         "licence": entry.licence,
-        "directions": ["-".join(pair) for pair in entry.texts],
+        "directions": ["-".join(pair) for pair in directions],
         "format": entry.text_format,
         "texts": {
-            "-".join(pair): [{"url": text.file.url, "member": text.member, "part": text.part or None} for text in texts]
-            for pair, texts in entry.texts.items()
+            "-".join(pair): [
+                {"url": text.file.url, "member": text.member, "part": text.part or None} for text in entry.texts[pair]
+            ]
+            for pair in directions
         },
-        "files": _files(entry),
+        "files": _files(entry, pairs),
     }

@@ -19,7 +19,7 @@ from nmtkit.cli.streams import (
     warn_of_whole_lines,
 )
 from nmtkit.corpora.corpus import local_lines
-from nmtkit.errors import ModelError
+from nmtkit.errors import DataError, ModelError
 
 WINDOW_HYPOTHESES = 4000
 
@@ -49,7 +49,9 @@ def command(
             help="Model of the other direction: it scores the source, given each hypothesis. Several form an ensemble.",
         ),
     ] = None,
-    reverse_weight: Annotated[float, Option(help="Weight of the score of --reverse-model.")] = 1.0,
+    reverse_weight: Annotated[
+        float | None, Option(help="Weight of the score of --reverse-model.  [default: 1]")
+    ] = None,
     original_weight: Annotated[float, Option(help="Weight of the score that the list already contains.")] = 0.0,
     input_: Annotated[
         Path | None, Option(help="N-best lists: JSON lines, or NUMBER ||| TEXT ||| ...  [default: stdin]")
@@ -81,13 +83,15 @@ def command(
     from nmtkit.data.context import preceding
     from nmtkit.decoding.forced import BATCH_TOKENS, MAX_TOKENS, ForcedDecoder
     from nmtkit.decoding.lengths import length_penalty
-    from nmtkit.decoding.rerank import Feature, as_lines, read_lists, rerank
+    from nmtkit.decoding.rerank import Candidate, Feature, as_lines, read_lists, rerank
 
     models, reverse_models = models or [], reverse_models or []
     if not models and not reverse_models:
         raise BadParameter("give a --model, a --reverse-model, or both")
     if weights and not models:
         raise BadParameter("--weight is that of --model; with --reverse-model alone, give --reverse-weight")
+    if reverse_weight is not None and not reverse_models:
+        raise BadParameter("--reverse-weight is that of --reverse-model, which is not given")
     weights = weights or [1.0]
     if models and len(weights) not in (1, len(models)):
         raise BadParameter(
@@ -97,20 +101,25 @@ def command(
     reader = input_lines(input_, "n-best lists", "replace")
     sources = None if source is None else local_lines(source, "replace")
     lists = read_lists(reader, None if sources is None else list(sources), count_from)
-    max_tokens = max_tokens or MAX_TOKENS
+    max_tokens, batch_tokens = max_tokens or MAX_TOKENS, batch_tokens or BATCH_TOKENS
     torch_device = options.start_device(device, threads)
     features, decoders, context = [], [], 0
     # The models of a group form an ensemble.
     groups = [[model] for model in models] if len(weights) == len(models) else [models]
     weighted = [(group, weight, False) for group, weight in zip(groups, weights, strict=True) if group]
     if reverse_models:
-        weighted.append((reverse_models, reverse_weight, True))
+        weighted.append((reverse_models, 1.0 if reverse_weight is None else reverse_weight, True))
     for group, weight, is_reversed in weighted:
-        languages = (from_, to) if is_reversed else (to, from_)
-        decoder = ForcedDecoder.load(group, torch_device, precision, *languages)
+        try:
+            languages = (from_, to) if is_reversed else (to, from_)
+            decoder = ForcedDecoder.load(group, torch_device, precision, *languages)
+        except DataError as error:
+            if not is_reversed:
+                raise
+            raise DataError(f"{group[0]}: {error}; for a --reverse-model, --from and --to are exchanged") from None
         decoders.append((decoder, group[0], is_reversed))
         decoding = decoder.decoding.model_copy(update=search)
-        score = partial(decoder.score, batch_tokens=batch_tokens or BATCH_TOKENS, max_tokens=max_tokens)
+        score = partial(decoder.score, batch_tokens=batch_tokens, max_tokens=max_tokens)
         if "target" in decoder.tokenizer.context_sides:
             raise ModelError(
                 f"{group[0]}: reranking does not know the translations of the sentences before, which a model with "
@@ -129,20 +138,15 @@ def command(
         cut: list[int] = []
         whole: list[int] = []
         missing: list[int] = []
+        best: list[tuple[str, Candidate]] = []
         documents = (
             replace(entry, before=tuple(earlier.source for earlier in before))
             for entry, before in preceding(lists, context, lambda entry: not entry.source.strip())
         )
         for window in grouped(documents, WINDOW_HYPOTHESES, lambda entry: max(1, len(entry.candidates))):
             rankings = rerank(window, features, original_weight=original_weight)
-            if not done:
-                best = [
-                    (entry.source, own[0].candidate.text) for entry, own in zip(window, rankings, strict=True) if own
-                ]
-                for decoder, model, is_reversed in decoders:
-                    pairs = [pair[::-1] for pair in best] if is_reversed else best
-                    option = "--model" if is_reversed else "--reverse-model"
-                    warn_of_other_direction(decoder, pairs, model, f"name the model with {option}")
+            if len(best) < 50:
+                best += [(entry.source, own[0].candidate) for entry, own in zip(window, rankings, strict=True) if own]
             for entry, ranking in zip(window, rankings, strict=True):
                 done += 1
                 write(as_lines(entry, ranking) if whole_list else [ranking[0].candidate.text if ranking else ""])
@@ -153,6 +157,10 @@ def command(
                 elif any(decoder.would_split(entry.source) for decoder, _, is_reversed in decoders if not is_reversed):
                     whole.append(done)
             advance(done, note=f"{done:,} lists")
+    for decoder, model, is_reversed in decoders:
+        read = [(source, decoder.tokenizer.as_divided(each.text, each.tokens)) for source, each in best]
+        pairs, option = ([pair[::-1] for pair in read], "--model") if is_reversed else (read, "--reverse-model")
+        warn_of_other_direction(decoder, pairs, model, f"name the model with {option}", batch_tokens, max_tokens)
     warn_of_cut_lines("source or the hypothesis", cut, max_tokens)
     warn_of_whole_lines(whole)
     if missing:

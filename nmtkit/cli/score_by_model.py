@@ -76,7 +76,8 @@ def score_by_model(
         for window in grouped(documents, WINDOW_LINES):
             pairs, before = zip(*window, strict=True)
             if not done and isinstance(decoder, ForcedDecoder):
-                warn_of_other_direction(decoder, pairs, models[0], "exchange --source and --hypothesis")
+                remedy = "exchange --source and --hypothesis"
+                warn_of_other_direction(decoder, pairs, models[0], remedy, batch_tokens, max_tokens)
             scores = decoder.score(pairs, before, batch_tokens=batch_tokens, max_tokens=max_tokens, first_line=done + 1)
             invalid = {number for reader in readers for number in reader.invalid_lines}
             lines = []

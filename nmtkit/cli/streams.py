@@ -103,11 +103,18 @@ def warn_of_whole_lines(numbers: list[int]) -> None:
 
 
 def warn_of_other_direction(
-    decoder: "ForcedDecoder", pairs: Iterable[tuple[str, str]], model: Path, remedy: str
+    decoder: "ForcedDecoder",
+    pairs: Iterable[tuple[str, str]],
+    model: Path,
+    remedy: str,
+    batch_tokens: int,
+    max_tokens: int,
 ) -> None:
     """Log a warning if a model of the other direction seems to score pairs of source and hypothesis."""
-    if decoder.prefers_exchanged(pairs):
+    if decoder.prefers_exchanged(pairs, batch_tokens=batch_tokens, max_tokens=max_tokens):
         source, target = decoder.tokenizer.languages
+        if len(decoder.tokenizer.target_languages) > 1:
+            remedy += ", or exchange --from and --to"
         console.log.warning(
             "%s translates from %s to %s, but the texts are far more probable in the other direction; if they are, %s",
             model,

@@ -127,7 +127,9 @@ def exports_of(path: Path) -> list[Export]:
             if export.is_made_from(model):
                 exports.append(replace(export, model=model))
             elif parent == path:  # that of a run is not meant where one of its checkpoints is named
-                log.info("%s: not used, as it was made from another model than %s; export again", folder, model)
+                log.info(
+                    "%s: not used, as it is not known to be made from %s as it is now; export again", folder, model
+                )
     return sorted(exports, key=lambda export: export.quantization != "float32")
 
 

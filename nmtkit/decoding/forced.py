@@ -142,17 +142,22 @@ class ForcedDecoder:
         is_split = task_of(self.tokenizer).translates_sentences and splits_sentences("auto", self._lengths)
         return is_split and bool(sentence_starts(text, language))
 
-    def prefers_exchanged(self, pairs: Iterable[tuple[str, str]]) -> bool:
+    def prefers_exchanged(
+        self, pairs: Iterable[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS, max_tokens: int = MAX_TOKENS
+    ) -> bool:
         """Return whether most pairs are far more probable with source and hypothesis exchanged.
 
-        With a trained model of the other direction they are, by several nats per token. The first 50 pairs with text on
-        both sides count; fewer than 10 are too few to judge.
+        With a trained model of the other direction they are, by several nats per token. The first tokens of the first
+        50 pairs with text on both sides count; fewer than 10 pairs are too few to judge. Arguments: as of `score`.
         """
         known = list(itertools.islice((pair for pair in pairs if all(map(any_text, pair))), 50))
         if len(known) < 10 or not task_of(self.tokenizer).translates_sentences:
             return False
-        scores = zip(self.score(known), self.score([pair[::-1] for pair in known]), strict=True)
-        return sum(own.perplexity > math.e * exchanged.perplexity for own, exchanged in scores) > 0.75 * len(known)
+        most = min(64, max_tokens)  # enough, and fast for long lines
+        sides = (known, [pair[::-1] for pair in known])
+        scores = [self.score(side, batch_tokens=batch_tokens, max_tokens=most) for side in sides]
+        worse = sum(own.perplexity > math.e * other.perplexity for own, other in zip(*scores, strict=True))
+        return worse > 0.75 * len(known)
 
     def score(
         self,

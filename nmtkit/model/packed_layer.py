@@ -1,4 +1,4 @@
-"""Layers for inference, with packed linear layers.
+"""Layers for inference, with packed linear layers; the encoder of `Transformer.encode` is a stack of them.
 
 Weights and sums are those of ``transformer.py``; queries, keys and values come from one product.
 """
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from nmtkit.model.attention import attention_mask
 from nmtkit.model.packed_linear import PreparedLinear, joined_by_head, prepared_norm
 from nmtkit.model.step_attention import SourceMaps, scaled_queries
-from nmtkit.model.transformer import DecoderLayer, Residual, SelfAttentionLayer
+from nmtkit.model.transformer import DecoderLayer, Residual, SelfAttentionLayer, Transformer
 
 
 class PreparedLayer:
@@ -61,3 +62,17 @@ class PreparedLayer:
 def prepared_layers(layers: Iterable[nn.Module], dtype: torch.dtype | None) -> list[PreparedLayer]:
     """Copy the layers of a stack. Later changes of the weights have no defined effect."""
     return [PreparedLayer(cast(SelfAttentionLayer | DecoderLayer, layer), dtype) for layer in layers]
+
+
+def encode_with(
+    layers: Iterable[PreparedLayer],
+    model: Transformer,
+    source: Int[Tensor, "batch source"],
+    source_lengths: Int[Tensor, " batch"],
+) -> tuple[Float[Tensor, "batch source width"], Bool[Tensor, "batch 1 1 source"] | None]:
+    """Return the result of `Transformer.encode`, with prepared layers instead of the model's."""
+    x, mask = model.embed(source, "source"), attention_mask(source_lengths, source.device)
+    for layer in layers:
+        heads = layer.attention.heads
+        x = layer(x, lambda queries, keys, values, heads=heads: heads(queries, keys, values, mask))  # type: ignore[misc]
+    return model.encoder_norm(x), mask

@@ -9,7 +9,7 @@ translation changed, and no log-probability differed by more than 1.6e-5.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nmtkit.model.attention import MultiHeadAttention
@@ -97,6 +97,10 @@ class Folded:
         result = torch.addmm(residual, weights.view(rows, -1), self.found)
         return result, weights.mean(1) if keep else None
 
+    def keep(self, heads: Tensor, bias: Tensor | None) -> "Folded":
+        """Return this object: its one sentence is kept as long as there is any."""
+        return self
+
 
 @dataclass(frozen=True)
 class ByHead:
@@ -128,3 +132,13 @@ class ByHead:
         joined = attended.view(sentences, heads, rows // sentences, -1).transpose(1, 2).reshape(rows, -1)
         mean_weights = weights.unflatten(0, (sentences, heads)).mean(1).flatten(0, 1) if keep else None
         return self.maps.output.add(joined, residual), mean_weights
+
+    def keep(self, heads: Int[Tensor, " kept"], bias: Float[Tensor, "kept 1 source"] | None) -> "ByHead":
+        """Return attention to the sources of some sentences only.
+
+        Args:
+            heads: indices of all heads of these sentences.
+            bias: their bias.
+        """
+        keys, values = self.keys.index_select(0, heads), self.values.index_select(0, heads)
+        return ByHead(self.maps, keys, values, bias)

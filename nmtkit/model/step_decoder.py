@@ -6,15 +6,13 @@ reordered by one copy per step; attention to the source is prepared once per sen
 are packed (packed_linear.py).
 """
 
-from functools import partial
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nmtkit.model.attention import attention_mask, mask_bias
+from nmtkit.model.attention import mask_bias
 from nmtkit.model.attention_window import AttentionWindow
-from nmtkit.model.packed_layer import PreparedLayer, prepared_layers
+from nmtkit.model.packed_layer import PreparedLayer, encode_with, prepared_layers
 from nmtkit.model.packed_linear import PreparedLinear, for_inference
 from nmtkit.model.step_attention import ByHead, Folded
 from nmtkit.model.transformer import Transformer
@@ -45,10 +43,7 @@ class StepDecoder:
             source_lengths: their tokens, on the CPU.
             fold: fold attention to one short source (see step_attention.py).
         """
-        states, mask = self._model.embed(source, "source"), attention_mask(source_lengths, source.device)
-        for layer in self._encoder:
-            states = layer(states, partial(layer.attention.heads, mask=mask))
-        states = self._model.encoder_norm(states)
+        states, mask = encode_with(self._encoder, self._model, source, source_lengths)
         bias = None
         if mask is not None:
             # As a summand it costs no call of its own, unlike a mask: `baddbmm` adds it to the product.
@@ -180,10 +175,5 @@ class StepState:
             kept = rows[:, :1] // (old_rows // self.num_sentences)
             heads = (kept * self._num_heads + torch.arange(self._num_heads, device=rows.device)).flatten()
             self._bias = None if self._bias is None else self._bias.index_select(0, heads)
-            # One that is folded is never narrowed: its sentence is kept as long as there is any.
-            self.sources = [
-                ByHead(each.maps, each.keys.index_select(0, heads), each.values.index_select(0, heads), self._bias)
-                for each in self.sources
-                if isinstance(each, ByHead)
-            ]
+            self.sources = [source.keep(heads, self._bias) for source in self.sources]
             self.num_sentences = len(rows)

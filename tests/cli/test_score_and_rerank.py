@@ -422,12 +422,21 @@ class TestRerank:
         assert refused.code == 1
         assert refused.err.startswith(f"error: {documents}: a --reverse-model must not be trained with context")
 
+    def test_languages_are_those_of_the_lists_and_exchanged_for_a_reverse_model(self, reverse: Path) -> None:
+        lists = as_json(lists_of(reverse, SOURCES[:1]))
+        arguments = ["rerank", "--reverse-model", reverse, "--from", "en"]
+        assert nmtkit(*arguments, "--to", "de", stdin=lists).code == 0
+        refused = nmtkit(*arguments, "--to", "fr", stdin=lists)
+        assert refused.code == 1
+        assert f'error: {reverse}: the model does not know the source language "fr"' in refused.err
+        assert refused.err.endswith("; for a --reverse-model, --from and --to are exchanged\n")
+
     def test_texts_of_the_other_direction_are_told(
         self, model: Path, reverse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         judged: list[list[tuple[str, str]]] = []
         monkeypatch.setattr(
-            ForcedDecoder, "prefers_exchanged", lambda self, pairs: bool(judged.append([*pairs])) or True
+            ForcedDecoder, "prefers_exchanged", lambda self, pairs, **_: bool(judged.append([*pairs])) or True
         )
         warning = "warning: {} translates from {} to {}, but the texts are far more probable in the other direction; "
         arguments = write_pairs(tmp_path, TEXT)

@@ -98,6 +98,7 @@ from tests.cli.outcomes import refusal
         ("cost --list-devices --devices 2", "--list-devices cannot be combined"),
         ("rerank", "--reverse-model"),
         ("rerank --reverse-model r --weight 1", "--reverse-weight"),
+        ("rerank --model m --reverse-weight 1", "--reverse-model"),
         ("rerank --model a --model b --model c --weight 1 --weight 2", "--model is given 3 times, but --weight 2"),
         ("rerank --model a --length-penalty nonsense", "'wu', 'length', 'none'"),
         ("inspect r --line 1000000000000000000000", "--line"),

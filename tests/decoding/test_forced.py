@@ -310,7 +310,7 @@ def test_pairs_seem_exchanged_if_most_are_far_more_probable_so(tokenizer: Tokeni
     decoder = decoder_of(tokenizer, model_for(tokenizer, seed=1))
     scored: list[int] = []
 
-    def of_english(pairs: Any) -> list[ForcedScore]:
+    def of_english(pairs: Any, **_: int) -> list[ForcedScore]:
         pairs = list(pairs)
         scored.append(len(pairs))
         return [ForcedScore((5, 5), (-0.5,) * 2 if source.startswith("en") else (-1.6,) * 2) for source, _ in pairs]

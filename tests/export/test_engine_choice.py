@@ -99,7 +99,7 @@ class TestAuto:
         named = other / "export" / "ctranslate2"
         assert choose_export([other], "auto", GREEDY) is None
         present = other / "averaged"
-        assert f"{named}: not used, as it was made from another model than {present}; export again" in log_text.text
+        assert f"{named}: not used, as it is not known to be made from {present} as it is now; export" in log_text.text
         with pytest.raises(ModelError, match=r"there is no CTranslate2 export made from exactly this model; run `nmt"):
             choose_export([other], "ctranslate2", {})
         assert choose_export([named], "auto", {}) is not None

@@ -1,10 +1,17 @@
 """Prepared maps compute what linear maps compute, however they are laid out."""
 
+from typing import Any
+
 import pytest
 import torch
 
+from nmtkit.config.model_schema import ModelConfig
 from nmtkit.model import packed_linear as prepared
+from nmtkit.model.packed_layer import encode_with, prepared_layers
 from nmtkit.model.packed_linear import PreparedLinear
+from nmtkit.model.transformer import Transformer
+
+SIZES = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 2}
 
 
 def map_of(out: int, inner: int, *, bias: bool = True) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -37,6 +44,14 @@ def test_it_is_the_linear_map(sizes: tuple[int, int], bias: bool, rows: tuple[in
     torch.testing.assert_close(made.add(x, residual), product + residual, rtol=1e-6, atol=1e-5)
 
 
+def test_large_float32_matrices_are_packed_where_that_can_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(prepared, "_onednn_packs", lambda dtype: bool(asked.append(dtype)))
+    for sizes, dtype in (((512, 512), None), ((3, 5), None), ((512, 512), torch.float64), ((3, 5), torch.bfloat16)):
+        PreparedLinear(*map_of(*sizes), dtype)
+    assert asked == [torch.float32, torch.bfloat16]
+
+
 @pytest.mark.parametrize(
     ("is_intel", "precision", "sizes", "dtype", "packed"),
     [
@@ -46,8 +61,6 @@ def test_it_is_the_linear_map(sizes: tuple[int, int], bias: bool, rows: tuple[in
         (True, "highest", (2048, 512), torch.float32, [1, 16, 17, 40]),
         (True, "highest", (512, 512), torch.bfloat16, [1, 16, 17, 40]),
         (True, "highest", (300, 300), torch.float32, []),
-        (False, "highest", (3, 5), torch.bfloat16, [1, 16, 17, 40]),
-        (False, "highest", (512, 512), torch.float64, []),
         (True, "medium", (512, 512), torch.float32, [1, 16, 17, 40]),  # then plain products are not MKL's
         (False, "highest", (512, 512), torch.float32, [1, 16, 17, 40]),
         (False, "highest", (300, 300), torch.float32, []),
@@ -89,3 +102,31 @@ def test_it_keeps_the_weights_of_its_making(sizes: tuple[int, int], dtype: torch
     weight.zero_()
     bias.zero_()
     torch.testing.assert_close(made(x), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre"},
+        {"d_model": 512, "d_ff": 600, "num_heads": 4},
+        {"d_k": 3, "d_v": 5},
+        {"attention_window": 2},
+        {"positions": "learned", "max_positions": 300, "dropout": 0.4, "attention_dropout": 0.4, "ffn_dropout": 0.4},
+        {"share_embeddings": "none"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("given", [(6, 4, 1), (5, 5), (261, 7)])
+def test_a_prepared_encoder_gives_the_same_states(changes: dict[str, Any], given: tuple[int, ...]) -> None:
+    torch.manual_seed(2)
+    model = Transformer(ModelConfig.model_validate({**SIZES, **changes}), 23, 23).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    source, lengths = torch.randint(4, 23, (len(given), max(given))), torch.tensor(given)
+    expected, expected_mask = model.encode(source, lengths)
+    states, mask = encode_with(prepared_layers(model.encoder, None), model, source, lengths)
+    torch.testing.assert_close(mask, expected_mask)
+    for row, length in enumerate(given):
+        torch.testing.assert_close(states[row, :length], expected[row, :length], rtol=1e-4, atol=1e-5)
