@@ -272,6 +272,11 @@ def best_by(lists: list[dict[str, Any]], score: Callable[[str, dict[str, Any]], 
     ]
 
 
+def normalized(decoder: ForcedDecoder, source: str, hypothesis: str) -> float:
+    (score,) = decoder.score([(source, hypothesis)])
+    return score.log_prob / len(score.ids)  # the penalty of the models' recipe
+
+
 SOURCES = [source for source, _ in TEXT]
 
 
@@ -349,12 +354,7 @@ class TestRerank:
     ) -> None:
         lists = lists_of(model, SOURCES)
         decoder = ForcedDecoder.load([other])
-
-        def normalized(source: str, hypothesis: dict[str, Any]) -> float:
-            (score,) = decoder.score([(source, hypothesis["text"])])
-            return score.log_prob / len(score.ids)  # the penalty of the model's recipe
-
-        expected = best_by(lists, normalized)
+        expected = best_by(lists, lambda source, hypothesis: normalized(decoder, source, hypothesis["text"]))
         assert expected != [entry["hypotheses"][0]["text"] for entry in lists]
         assert nmtkit("rerank", "--model", other, stdin=as_json(lists)) == Outcome(
             0, "".join(f"{text}\n" for text in expected).encode(), ""
@@ -395,17 +395,10 @@ class TestRerank:
         refused = nmtkit("rerank", "--model", model, "--model", stranger, stdin=as_json(lists))
         assert "its vocabulary differs from that of" in fault_of(refused)
 
-    def test_a_reverse_model_scores_the_source_given_each_hypothesis(
-        self, model: Path, reverse: Path, tmp_path: Path
-    ) -> None:
+    def test_a_reverse_model_scores_the_source_given_each_hypothesis(self, model: Path, reverse: Path) -> None:
         lists = lists_of(model, SOURCES)
         decoder = ForcedDecoder.load([reverse])
-
-        def channel(source: str, hypothesis: dict[str, Any]) -> float:
-            (score,) = decoder.score([(hypothesis["text"], source)])
-            return score.log_prob / len(score.ids)
-
-        expected = best_by(lists, channel)
+        expected = best_by(lists, lambda source, hypothesis: normalized(decoder, hypothesis["text"], source))
         assert expected != nmtkit("rerank", "--model", model, stdin=as_json(lists)).lines
         assert nmtkit("rerank", "--reverse-model", reverse, stdin=as_json(lists)).lines == expected
         # Its score is the last one, wherever it stands among the options.
@@ -413,7 +406,8 @@ class TestRerank:
         for line, entry in zip(nmtkit("rerank", *arguments, "--list", stdin=as_json(lists)).lines, lists, strict=True):
             for hypothesis in json.loads(line)["hypotheses"]:
                 direct, reversed_score = hypothesis["model_scores"]
-                assert reversed_score == pytest.approx(channel(entry["source"], hypothesis), abs=1e-9)
+                expected_score = normalized(decoder, hypothesis["text"], entry["source"])
+                assert reversed_score == pytest.approx(expected_score, abs=1e-9)
                 assert hypothesis["score"] == pytest.approx(2 * direct + 0.5 * reversed_score, abs=1e-9)
 
     def test_a_reverse_model_with_context_is_refused(self, tmp_path: Path) -> None:
