@@ -53,12 +53,8 @@ def _document(stream: io.BufferedIOBase, name: str) -> bytes:
 
 
 _SEGMENT_TAG = re.compile(rb"<(/?)seg(?=[\s/>])[^<>]*>", re.IGNORECASE)  # up to a "<", so in linear time
-_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
-_ENTITY = re.compile(
-    rb"<!\[CDATA\[(?P<literal>.*?)\]\]>"
-    rb"|&(?:(?P<name>amp|lt|gt|quot|apos)|#(?P<number>[0-9]{1,7})|#[xX](?P<hex>[0-9a-fA-F]{1,6}));",
-    re.DOTALL,
-)
+_OPENING = re.compile(rb"<!--|<!\[CDATA\[")
+_ENTITY = re.compile(rb"&(?:(?P<name>amp|lt|gt|quot|apos)|#(?P<number>[0-9]{1,7})|#[xX](?P<hex>[0-9a-fA-F]{1,6}));")
 _NAMED_ENTITIES = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 
 
@@ -66,8 +62,7 @@ def read_segments(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[b
     """Yield the text of each ``<seg>`` as one line; an empty segment gives an empty line. Comments are left out."""
     content = _document(stream, name)
     refuse_binary(content[:200], name)
-    commented = content.rfind(b"-->") + 3  # up to there, every comment is closed, so that the search takes linear time
-    content = _COMMENT.sub(b"", content[:commented]) + content[commented:]
+    content = _without_sections(content)
     if re.search(rb"<src[\s>]", content) and re.search(rb"<(ref|hyp)[\s>]", content):
         raise DataError(
             f"{name}: holds sources and translations (WMT's XML since 2021); write the side you need to a plain file"
@@ -93,14 +88,29 @@ def read_segments(stream: io.BufferedIOBase, part: str, name: str) -> Iterator[b
         raise DataError(f"{name}: no <seg> in it; give plain text files another ending than .sgm or .xml")
 
 
+def _without_sections(content: bytes) -> bytes:
+    """Return a document without comments, and with the text of CDATA sections written with entities."""
+    parts: list[bytes] = []
+    done = 0
+    last = {mark: content.rfind(mark) for mark in (b"-->", b"]]>")}  # so that the search takes linear time
+    for opening in _OPENING.finditer(content):
+        mark = b"-->" if opening[0] == b"<!--" else b"]]>"
+        if opening.start() < done or last[mark] < opening.end():  # within another section, or never closed
+            continue
+        end = content.index(mark, opening.end())
+        parts.append(content[done : opening.start()])
+        if mark == b"]]>":
+            parts.append(content[opening.end() : end].replace(b"&", b"&amp;").replace(b"<", b"&lt;"))
+        done = end + len(mark)
+    return b"".join([*parts, content[done:]])
+
+
 def _one_line(text: bytes) -> bytes:
     # Bytes, as str.strip would also take U+0085 and no-break spaces; no pattern, which would be slow in long blanks.
     return b" ".join(line.strip(b" \t\r") for line in text.strip(b" \t\r\n").split(b"\n")) + b"\n"
 
 
 def _unescape(entity: re.Match[bytes]) -> bytes:
-    if entity["literal"] is not None:
-        return entity["literal"]
     if entity["name"]:
         return _NAMED_ENTITIES[entity["name"]]
     code = int(entity["number"]) if entity["number"] else int(entity["hex"], 16)

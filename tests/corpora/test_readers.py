@@ -79,6 +79,11 @@ def test_what_is_commented_out_is_no_segment_and_literal_text_has_no_entities() 
         "<seg><![CDATA[a < b & c &amp; ]]>&lt; &#101;</seg><seg>x <!-- y</seg>"
     )
     assert read("sgm", text) == ["one", "a < b & c &amp; < e", "x <!-- y"]
+    text = (
+        "<seg><![CDATA[one <!-- </seg> two]]></seg><seg><![CDATA[three]]></seg><!-- <seg><![CDATA[a]]></seg> -->"
+        "<seg>four <![CDATA[--> ]]>five</seg><seg>six <![CDATA[ seven</seg>"
+    )
+    assert read("sgm", text) == ["one <!-- </seg> two", "three", "four --> five", "six <![CDATA[ seven"]
 
 
 @pytest.mark.parametrize("form", ["sgm", "tsv"])
