@@ -196,6 +196,8 @@ def repaired(line: str, rules: Collection[str]) -> str:
         line = _TAG.sub(lambda tag: " " if _BREAKING_TAG.fullmatch(tag["name"] or "") else "", line)
     if "html_entity" in rules:
         line = _ENTITY.sub(_unescaped, line)
+        if "invisible_character" in rules:
+            line = INVISIBLE.sub("", line)
     return unicodedata.normalize("NFC", line) if "not_nfc" in rules else line
 
 
@@ -391,8 +393,8 @@ class BlockExaminer:
                 result.dropped[rule] += 1
                 return None
         fixes = [rule for rule in rules if self._actions[rule] == "fix"]
-        if fixes and self._actions["not_nfc"] == "fix":  # they may bring letter and accent together
-            fixes.append("not_nfc")
+        if fixes:  # they may bring letter and accent together, or decode an invisible character
+            fixes += [rule for rule in ("not_nfc", "invisible_character") if self._actions[rule] == "fix"]
         source, target = repaired(source, fixes), repaired(target, fixes)
         if "swapped_sides" in fixes:
             source, target = target, source
