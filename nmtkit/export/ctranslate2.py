@@ -35,7 +35,11 @@ Array = npt.NDArray[np.float32]
 
 def check(loaded: LoadedModel) -> None:
     """Raise ModelError where CTranslate2 does not support something in the model."""
-    if missing := unsupported(loaded.model.config):
+    config = loaded.model.config
+    missing = unsupported(config)
+    if config.num_heads == 1 and max(config.key_width, config.value_width) > config.d_model:
+        missing = missing or "d_k or d_v above d_model with num_heads = 1"
+    if missing:
         command = task_of(loaded.tokenizer).command
         raise ModelError(f"nmtkit's conversion for CTranslate2 does not support {missing}; use `nmtkit {command}`")
 
@@ -134,6 +138,8 @@ def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelCo
 def _set_attention(spec: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
     """Set the weights of an attention; CTranslate2 joins keys and values, and in self-attention queries too."""
     width = max(config.key_width, config.value_width)
+    if config.num_heads == 1:  # CTranslate2 takes the width of a single head to be d_model
+        width = max(width, config.d_model)
     padded = [
         tuple(_pad_heads(rows, config.num_heads, width) for rows in _linear(weights, f"{name}.{kind}"))
         for kind in ("query", "key", "value")

@@ -56,15 +56,26 @@ def test_the_readme_says_what_summaries_and_segmented_text_need(
 
 
 @pytest.mark.parametrize(
-    ("format_", "library"),
+    ("format_", "changes", "told"),
     [
-        ("ctranslate2", "nmtkit's conversion for CTranslate2 does not support"),
-        ("huggingface", "no transformers model class supports"),
+        (
+            "ctranslate2",
+            {"attention_window": 4},
+            "nmtkit's conversion for CTranslate2 does not support attention_window = 4",
+        ),
+        ("huggingface", {"attention_window": 4}, "no transformers model class supports attention_window = 4"),
+        (
+            "ctranslate2",
+            {"num_heads": 1, "d_k": 17},
+            "nmtkit's conversion for CTranslate2 does not support d_k or d_v above d_model with num_heads = 1",
+        ),
     ],
 )
-def test_a_model_with_an_attention_window_is_refused_in_one_line(tmp_path: Path, format_: str, library: str) -> None:
-    run = make_run(tmp_path / "mine", attention_window=4)
-    told = f"error: {library} attention_window = 4; use `nmtkit translate`\n"
+def test_a_model_that_a_format_does_not_have_is_refused_in_one_line(
+    tmp_path: Path, format_: str, changes: dict[str, object], told: str
+) -> None:
+    run = make_run(tmp_path / "mine", **changes)
+    told = f"error: {told}; use `nmtkit translate`\n"
     assert run_command("export", run, "--format", format_, "--quiet") == (1, "", told)
     assert not (run / "export").exists()
 

@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "pre-norm, learned positions, nothing shared": {
         "norm": "pre", "positions": "learned", "max_positions": 24, "share_embeddings": "none", "share_vocab": False,
     },
+    "one narrow head": {"d_k": 5, "d_v": 3, "num_heads": 1},
     "narrow keys": {"d_k": 3, "d_v": 5, "share_embeddings": "decoder"},
     "narrow values, unlike stacks": {"d_k": 5, "d_v": 3, "encoder_layers": 1, "num_heads": 3},
     "segmented text": {"subwords": "none"},
