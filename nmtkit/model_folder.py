@@ -9,6 +9,7 @@ Nothing is ever unpickled. torch is imported only to read or write weights, as t
 """
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,11 +104,15 @@ def load_tensors(path: Path) -> "dict[str, torch.Tensor]":
     path.open("rb").close()  # safetensors reports any file that it cannot open as missing
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
+        return tensors
     except (SafetensorError, ValueError) as error:
-        raise ModelError(f"{path}: damaged ({error})") from None
+        fault = f"damaged ({error})"
     except (OSError, RuntimeError) as error:  # such as too many open files
-        raise ModelError(f"{path}: cannot be read ({in_one_line(error)})") from None
-    return tensors
+        fault = f"cannot be read ({in_one_line(error)})"
+    # The exception of a stop signal may get lost in the library, which then reports an error. The handler of signals in
+    # cli/main.py raises it again within this time.
+    time.sleep(0.2)
+    raise ModelError(f"{path}: {fault}")
 
 
 def read_tensors(path: Path) -> "dict[str, torch.Tensor]":

@@ -108,6 +108,21 @@ def test_a_stop_that_other_code_swallows_is_repeated() -> None:
     assert ended(program) == (143, "goes on\ncleaned up\n", "")
 
 
+def test_a_stop_that_becomes_an_error_of_a_library_is_no_damage(tmp_path: Path) -> None:
+    # As safetensors does with what torch raises when a stop interrupts it.
+    (tmp_path / "model.safetensors").touch()
+    program = (
+        "import os, signal\nfrom pathlib import Path\nimport safetensors.torch\nfrom nmtkit.cli import main\n"
+        "from nmtkit.model_folder import load_tensors\n"
+        "def load_file(path):\n"
+        "    try:\n        os.kill(os.getpid(), signal.SIGTERM)\n        signal.pause()\n"
+        "    except SystemExit:\n        raise ValueError('no shape') from None\n"
+        "safetensors.torch.load_file = load_file\n"
+        "main.app = lambda: load_tensors(Path('model.safetensors'))\nmain.main()"
+    )
+    assert ended(program, folder=tmp_path) == (143, "", "")
+
+
 def test_a_postponed_stop_is_handled_as_the_command_handles_stops_by_then(tmp_path: Path) -> None:
     # As a training does, which saves first, and a launcher of processes, which passes the signal on.
     (tmp_path / "last.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
