@@ -22,6 +22,8 @@ from nmtkit.decoding.lengths import LengthPenalty
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
 
+_OWN_FEATURE = re.compile(r"(?<!\S)(?:original|model\d+)= \S+ ?")
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -274,7 +276,8 @@ def as_lines(entry: NBestList, ranking: Sequence[Ranked]) -> list[str]:
     """Return a list in its new order, in its original format, with both the new and the old score.
 
     JSON: `score` is the new score, `original_score` the old one, `model_scores` those of the features. The format with
-    ||| has the new score in place of the old one, and `original= ` and `model1= ` after the features.
+    ||| has the new score in place of the old one, and `original= ` and `model1= ` after the features, or in place of
+    those of an earlier reranking.
     """
     if entry.fields is not None:
         hypotheses = []
@@ -286,7 +289,7 @@ def as_lines(entry: NBestList, ranking: Sequence[Ranked]) -> list[str]:
     lines = []
     for ranked in ranking:
         old = ranked.candidate
-        features = [old.fields["features"]]
+        features = [_OWN_FEATURE.sub("", old.fields["features"]).rstrip()]
         if old.score is not None:
             features.append(f"original= {old.score:g}")
         features += [f"model{number}= {score:.6f}" for number, score in enumerate(ranked.model_scores, start=1)]
