@@ -273,11 +273,16 @@ class Engine(ABC):
         unknown target language, or none where the model has several. Messages name the files.
         """
         self._check_search(request)
+        self.check_terms(request)
+        engine = self.in_direction(request)
+        engine._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
+
+    def check_terms(self, request: TranslationRequest) -> None:
+        """Raise DataError if a term has unknown characters or a forbidden phrase, whether it occurs or not."""
         engine = self.in_direction(request)
         forbidden = engine.target_ids(request.forbidden, "forbidden phrase")
         for term in request.glossary.terms if request.glossary else ():
             engine.target_ids([term.text], "translation", term.location, forbidden)
-        engine._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
 
     def _check_search(self, request: TranslationRequest) -> None:
         """Raise DataError as `check_search`, or for what has no meaning for the task or with the other requirements."""
@@ -340,6 +345,8 @@ class Engine(ABC):
         texts = [*map(without_line_end, texts)]
         if bad := next((text for text in texts if SURROGATE.search(text)), None):
             raise DataError(f"{location}the {kind} {bad!r} is not valid UTF-8")
+        if bad := next((text for text in texts if "\n" in text), None):
+            raise DataError(f"{location}the {kind} {bad!r} has a line end in it; remove it")
         normalized = [self.tokenizer.normalize(self.task.target_part(text), "target") for text in texts]
         encoded = [tuple(ids) for ids in self.tokenizer.encode(normalized, "target")]
         for text, ids in zip(texts, encoded, strict=True):

@@ -897,6 +897,7 @@ def test_translations_hold_required_phrases_and_no_forbidden_ones(tokenizer: Tok
         (Request(forbidden=[" "]), "a forbidden phrase is empty"),
         (Request(required=[["a"]] * 6 + [["\u2603"]], first_line=11), "line 17: the required phrase '\u2603' has"),
         (Request(required=[["a"]] * 6 + [[" "]]), "line 7: a required phrase is empty"),
+        (Request(forbidden=["a\nb"]), r"the forbidden phrase 'a\nb' has a line end in it"),
         (Request(forbidden=["\udcff"]), "the forbidden phrase '\\udcff' is not valid UTF-8"),
         (
             Request(prefixes=["", "Der Hund sieht", *[""] * 5], forbidden=["Katze", "Hund"]),

@@ -306,6 +306,7 @@ def test_a_glossary_requires_the_translations_of_its_terms(server: Server, trans
     assert "the translation is empty" in server.post("dog", glossary={"dog": ""}).error
     fault = "glossary, term 'dog': the translation '漢' has characters that are not in the model's vocabulary (漢)"
     assert server.post("dog", glossary={"dog": "漢"}).error == fault
+    assert server.post("cat", glossary={"dog": "漢"}).error == fault  # whether the term occurs or not
 
 
 def test_a_prefix_belongs_to_the_lines_of_its_text(server: Server, translator: Translator) -> None:
