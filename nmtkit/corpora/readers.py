@@ -100,7 +100,7 @@ def _without_sections(content: bytes) -> bytes:
         end = content.index(mark, opening.end())
         parts.append(content[done : opening.start()])
         if mark == b"]]>":
-            parts.append(content[opening.end() : end].replace(b"&", b"&amp;").replace(b"<", b"&lt;"))
+            parts.append(re.sub(rb"[&<>;]", lambda mark: b"&#%d;" % ord(mark[0]), content[opening.end() : end]))
         done = end + len(mark)
     return b"".join([*parts, content[done:]])
 

@@ -393,8 +393,10 @@ class BlockExaminer:
                 result.dropped[rule] += 1
                 return None
         fixes = [rule for rule in rules if self._actions[rule] == "fix"]
-        if fixes:  # they may bring letter and accent together, or decode an invisible character
-            fixes += [rule for rule in ("not_nfc", "invisible_character") if self._actions[rule] == "fix"]
+        if fixes:  # one may bring about what another corrects: letter and accent together, or an entity
+            fixes += [
+                rule for rule in ("html_entity", "invisible_character", "not_nfc") if self._actions[rule] == "fix"
+            ]
         source, target = repaired(source, fixes), repaired(target, fixes)
         if "swapped_sides" in fixes:
             source, target = target, source

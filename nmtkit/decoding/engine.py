@@ -273,16 +273,11 @@ class Engine(ABC):
         unknown target language, or none where the model has several. Messages name the files.
         """
         self._check_search(request)
-        self.check_terms(request)
-        engine = self.in_direction(request)
-        engine._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
-
-    def check_terms(self, request: TranslationRequest) -> None:
-        """Raise DataError if a term has unknown characters or a forbidden phrase, whether it occurs or not."""
         engine = self.in_direction(request)
         forbidden = engine.target_ids(request.forbidden, "forbidden phrase")
         for term in request.glossary.terms if request.glossary else ():
             engine.target_ids([term.text], "translation", term.location, forbidden)
+        engine._constraints(request, max(len(request.prefixes), len(request.required)), prefix_file, required_file)
 
     def _check_search(self, request: TranslationRequest) -> None:
         """Raise DataError as `check_search`, or for what has no meaning for the task or with the other requirements."""

@@ -22,7 +22,7 @@ from nmtkit.decoding.lengths import LengthPenalty
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
 
-_OWN_FEATURE = re.compile(r"(?<!\S)(?:original|model\d+)= \S+ ?")
+_OWN_FEATURES = re.compile(r"(?:(?:^| )(?:original|model\d+)= [-+.\w]+)+$")
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def as_lines(entry: NBestList, ranking: Sequence[Ranked]) -> list[str]:
     lines = []
     for ranked in ranking:
         old = ranked.candidate
-        features = [_OWN_FEATURE.sub("", old.fields["features"]).rstrip()]
+        features = [_OWN_FEATURES.sub("", old.fields["features"])]
         if old.score is not None:
             features.append(f"original= {old.score:g}")
         features += [f"model{number}= {score:.6f}" for number, score in enumerate(ranked.model_scores, start=1)]

@@ -4,7 +4,8 @@ Encoder-decoder models with full attention can be converted. Two differences nee
 
 - The position table of CTranslate2 is different (sines, then cosines; from position 1), so nmtkit's table is exported.
 - CTranslate2 projects queries, keys and values of self-attention at once and splits the result into equal parts. If d_k
-  and d_v differ, the narrower heads are padded with zeros, which does not change any product.
+  and d_v differ, the narrower heads are padded with zeros, which does not change any product. So is a single head, whose
+  width it takes to be d_model.
 """
 
 from pathlib import Path
@@ -138,7 +139,7 @@ def _set_layer(layer: Any, weights: dict[str, Array], name: str, config: ModelCo
 def _set_attention(spec: Any, weights: dict[str, Array], name: str, config: ModelConfig) -> None:
     """Set the weights of an attention; CTranslate2 joins keys and values, and in self-attention queries too."""
     width = max(config.key_width, config.value_width)
-    if config.num_heads == 1:  # CTranslate2 takes the width of a single head to be d_model
+    if config.num_heads == 1:
         width = max(width, config.d_model)
     padded = [
         tuple(_pad_heads(rows, config.num_heads, width) for rows in _linear(weights, f"{name}.{kind}"))

@@ -167,8 +167,6 @@ class Api:
         lines = [line for text in texts for line in (*text.lines, *blank)]
         glossary = Glossary(body.glossary.items()) if body.glossary else None
         options = dataclasses.replace(shared, n_best=num_best, attention=body.alignment, glossary=glossary)
-        if glossary is not None:
-            engine.check_terms(options)
         job = Job(engine, body.beam or engine.decoding.beam, options, lines, request.is_gone)
         found = iter(await self._queue.translate(job) if lines else [])
         mark = engine.tokenizer.segment_mark

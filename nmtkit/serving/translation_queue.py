@@ -140,6 +140,8 @@ class TranslationQueue:
         engine.decoding, engine.before_step = engine.decoding.model_copy(update={"beam": beam}), check_needed
         texts, prefixes = zip(*(line for job in jobs for line in job.lines), strict=True)
         request = dataclasses.replace(request, prefixes=prefixes if any(prefixes) else ())
+        if request.glossary is not None:  # its terms are wrong or right whether they occur or not
+            engine.check(request)
         found = engine.translations(
             texts, request, batching=Batching(tokens=self._batch_tokens), before_batch=check_needed
         )

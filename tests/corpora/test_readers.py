@@ -81,9 +81,9 @@ def test_what_is_commented_out_is_no_segment_and_literal_text_has_no_entities() 
     assert read("sgm", text) == ["one", "a < b & c &amp; < e", "x <!-- y"]
     text = (
         "<seg><![CDATA[one <!-- </seg> two]]></seg><seg><![CDATA[three]]></seg><!-- <seg><![CDATA[a]]></seg> -->"
-        "<seg>four <![CDATA[--> ]]>five</seg><seg>six <![CDATA[ seven</seg>"
+        "<seg>four <![CDATA[--> ]]>five</seg><seg>A <<![CDATA[seg>]]> &<![CDATA[lt;]]></seg><seg>six <![CDATA[ 7</seg>"
     )
-    assert read("sgm", text) == ["one <!-- </seg> two", "three", "four --> five", "six <![CDATA[ seven"]
+    assert read("sgm", text) == ["one <!-- </seg> two", "three", "four --> five", "A <seg> &lt;", "six <![CDATA[ 7"]
 
 
 @pytest.mark.parametrize("form", ["sgm", "tsv"])

@@ -211,11 +211,15 @@ class TestRules:
         assert counts(report) == {"invisible_character": 1, "html_entity": 1}
         assert (corpus.text_of(41), corpus.text_of(41, "target")) == ("one café", "ein Café")
 
-    def test_invisible_characters_that_are_written_as_entities_are_removed(self, corpus: Corpus) -> None:
-        corpus.write("train", [*encoded(CLEAN), (b"one rail&shy;way", "die Eisen&#x200b;\u00adbahn".encode())])
+    def test_invisible_characters_and_entities_that_a_fix_brings_about_are_corrected(self, corpus: Corpus) -> None:
+        pairs = [
+            (b"one rail&shy;way", "die Eisen&#x200b;\u00adbahn".encode()), ("AT&\u00adamp;T".encode(), b"was"),
+        ]  # fmt: skip
+        corpus.write("train", [*encoded(CLEAN), *pairs])
         fixes = ("cleaning.html_entity=fix", "cleaning.invisible_character=fix")
         corpus.prepare(*fixes, "data.vocab_size=400")
         assert (corpus.text_of(41), corpus.text_of(41, "target")) == ("one railway", "die Eisenbahn")
+        assert corpus.text_of(42) == "AT&T"
 
     def test_swapped_sides_are_exchanged(self, corpus: Corpus) -> None:
         pairs = [(f"the number {n}", f"номер {n}") for n in range(40)]

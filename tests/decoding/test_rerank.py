@@ -181,6 +181,9 @@ def test_a_list_is_written_in_the_form_it_came_in() -> None:
     assert [[candidate.score for candidate in entry.candidates] for entry in again] == [[-3, -6], [], [-4, -5]]
     first, *_ = as_lines(again[0], rerank(again, [feature(TABLE), feature(TABLE)])[0])
     assert first.startswith("0 ||| c ||| F0= 2 original= -3 model1= -3.000000 model2= -3.000000 ||| ")
+    other = read("0 ||| c ||| original= model1= -1 -2 F0= 3 ||| -1\n", ["x"])
+    (line,) = as_lines(other[0], rerank(other, [feature(TABLE)])[0])
+    assert line.startswith("0 ||| c ||| original= model1= -1 -2 F0= 3 original= -1 model1= -3.000000 ||| ")
 
 
 def test_a_text_of_json_is_one_line_of_whole_characters() -> None:
