@@ -4,8 +4,8 @@ Encoder-decoder models with full attention can be converted. Two differences nee
 
 - The position table of CTranslate2 is different (sines, then cosines; from position 1), so nmtkit's table is exported.
 - CTranslate2 projects queries, keys and values of self-attention at once and splits the result into equal parts. If d_k
-  and d_v differ, the narrower heads are padded with zeros, which does not change any product. So is a single head, whose
-  width it takes to be d_model.
+  and d_v differ, the narrower heads are padded with zeros, which does not change any product. A single head is padded,
+  too, as CTranslate2 takes its width to be d_model.
 """
 
 from pathlib import Path
