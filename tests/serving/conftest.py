@@ -211,6 +211,9 @@ class Shouting(Engine):
         self.tokenizer: Any = SimpleNamespace(context=0, context_sides=(), segment_mark="")
         self.before_step = lambda: None
 
+    def check(self, *_: Any) -> None:
+        """Takes any request."""
+
     def check_search(self, request: TranslationRequest) -> None:
         raise NotImplementedError
 
