@@ -100,7 +100,7 @@ def _without_sections(content: bytes) -> bytes:
         end = content.index(mark, opening.end())
         parts.append(content[done : opening.start()])
         if mark == b"]]>":
-            parts.append(re.sub(rb"[&<>;]", lambda mark: b"&#%d;" % ord(mark[0]), content[opening.end() : end]))
+            parts.append(re.sub(rb"[&<>;]", lambda sign: b"&#%d;" % ord(sign[0]), content[opening.end() : end]))
         done = end + len(mark)
     return b"".join([*parts, content[done:]])
 
