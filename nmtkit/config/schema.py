@@ -322,7 +322,7 @@ class Recipe(Section):
             )
 
     def _check_effects(self) -> None:
-        """Raise ValueError for a key of attention, or of the loss of sources, that has no effect."""
+        """Raise ValueError for a key of attention, of the loss of sources or of cleaning that has no effect."""
         kinds = {*self.model.self_attention} or {self.model.attention_kind(0)}
         if not self.model.is_joined:
             kinds.add("window")  # of the decoder
@@ -336,6 +336,11 @@ class Recipe(Section):
         if not self.model.is_joined and self.training.source_loss != default_of(TrainingConfig, "source_loss"):
             raise ValueError(
                 '[training] source_loss needs [model] architecture = "decoder"; leave it out, or set it to 1'
+            )
+        fixes = [key for key, action in self.cleaning if action == "fix" and key not in ("invalid_utf8", "bom")]
+        if self.data.has_trees and fixes:
+            raise ValueError(
+                f'[cleaning] {fixes[0]} = "fix": the words of a tree are not corrected; set it to "drop" or "keep"'
             )
 
     def _advice_on_lengths(self, longest: int) -> str:

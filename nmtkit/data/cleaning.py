@@ -397,7 +397,9 @@ class BlockExaminer:
             fixes += [
                 rule for rule in ("html_entity", "invisible_character", "not_nfc") if self._actions[rule] == "fix"
             ]
-        source, target = repaired(source, fixes), repaired(target, fixes)
+        everywhere, corrected = [rule for rule in fixes if rule == "invalid_utf8"], task_of(self._data).corrected_sides
+        source = repaired(source, fixes if "source" in corrected else everywhere)
+        target = repaired(target, fixes if "target" in corrected else everywhere)
         if "swapped_sides" in fixes:
             source, target = target, source
         normalized = normalize(source, self._steps), normalize(target, self._steps)

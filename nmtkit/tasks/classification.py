@@ -40,6 +40,7 @@ class LabelTask(Task):
     example, unrelated_target = "example", "label"
     own_metric, nll, nll_title = "labels", "nll of the label", "Negative log-likelihood, nats per label"
     averaging_metric: Literal["bleu", "nll"] = "nll"
+    corrected_sides = ("source",)  # labels are names, and those of validation and test sets stay as they are
     splits_sources = False
     translates_sentences = False
     has_labels, predicts_text = True, False

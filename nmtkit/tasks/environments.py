@@ -237,7 +237,7 @@ NOT_FINITE = "not a finite number (at most 1e30)"
 
 def is_finite(value: Any) -> bool:
     """Return whether a value is a number whose sums over an episode float32 can hold."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1e30
 
 
 def _called(name: str, function: Callable[..., Any], *values: Any, **named: Any) -> Any:

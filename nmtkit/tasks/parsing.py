@@ -22,6 +22,7 @@ class ParsingTask(Task):
     description = "words, separated before, to trees as sequences of brackets; docs/parsing.md of nmtkit"
     averaging_metric: Literal["bleu", "nll"] = "nll"
     own_metric = "evalb"
+    corrected_sides = ()  # a word that vanishes or becomes two would no longer fit the tree
     translates_sentences = False
 
     def __init__(self, text: str) -> None:

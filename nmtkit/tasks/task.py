@@ -16,6 +16,7 @@ from nmtkit.corpora.corpus import Corpus, TextSource
 from nmtkit.errors import ModelError
 from nmtkit.lines import refuse_binary, refuse_carriage_returns
 from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import Side
 from nmtkit.versions import release
 
 if TYPE_CHECKING:  # exports are used without torch, which takes seconds to import
@@ -125,6 +126,7 @@ class Task:
         metrics: text metrics that are computed by default, where the script of the target allows it; None: all.
         own_metric: name of the only metric of the output, a TaskMetric of `evaluation/metric_names.py`; None: the
             output is text, which the text metrics score.
+        corrected_sides: sides whose text `[cleaning]` may correct; invalid UTF-8 is corrected on all.
         splits_sources: a source that is longer than any in training is translated in segments; False: only its first
             tokens are read.
         translates_sentences: each sentence of a line can be translated by itself, and its terms and numbers have their
@@ -147,6 +149,7 @@ class Task:
     has_source = True
     has_labels = False
     has_text = predicts_text = True
+    corrected_sides: tuple[Side, ...] = ("source", "target")
     splits_sources = True
     translates_sentences = True
 

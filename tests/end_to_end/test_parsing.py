@@ -31,7 +31,7 @@ from nmtkit.model_folder import load_model
 from nmtkit.reports.attention_maps import attention_maps
 from nmtkit.reports.run_facts import read_run, translated
 from nmtkit.reports.run_page import report_page
-from nmtkit.run import find_model
+from nmtkit.run import Run, find_model
 from nmtkit.text.terms import Glossary
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.training.averaging import search
@@ -96,6 +96,21 @@ def test_a_model_is_trained_on_sequences_and_tested_on_stripped_trees(project: P
     assert inspected.source.text is not None
     assert inspected.target.text is not None
     assert inspected.target.text.startswith("(S (NP (DT the) ")
+
+
+def test_cleaning_leaves_each_tree_its_words(project: Project, tmp_path: Path) -> None:
+    words = ["\ufeff", "a\ufeffb", "&#32;", "<b>", "a<br>b", "\u200b", "\x01", "a\u2028b"]
+    trees = "".join(f"(S (NP (DT the) (NN {word})) (VP (V runs)))\n" for word in words)
+    (tmp_path / "odd.mrg").write_text(trees * 10, encoding="utf-8")
+    entry = f'[{{source="{tmp_path / "odd.mrg"}",target="{tmp_path / "odd.mrg"}"}}]'
+    overrides = [f"data.train={entry}", f"data.valid={entry}", "data.subwords=characters", "data.vocab_size=90"]
+    recipe = load_recipe(str(project.run.parent / "mine.toml"), overrides)
+    prepare(recipe, tmp_path / "run")
+    train = PairData(tmp_path / "run" / "data" / "train")
+    sources = [Run(tmp_path / "run").tokenizer().decode(train.ids(0, pair).tolist(), "source") for pair in range(8)]
+    assert sources == [f"the {word} runs" for word in words]
+    with pytest.raises(RecipeError, match='markup = "fix": the words of a tree are not corrected; set it to "drop"'):
+        load_recipe(str(project.run.parent / "mine.toml"), ["cleaning.markup=fix"])
 
 
 def test_every_parse_is_a_tree_over_its_words_and_the_run_has_evalbs_scores(project: Project) -> None:

@@ -163,7 +163,9 @@ def test_numbers_are_learned_by_regression(tmp_path: Path, middle: float, unit: 
         text, number = of_number(rng)
         return text, f"{middle + unit * float(number):.12g}"
 
-    run = Run(finished_run(write_project(tmp_path, "label", scaled, 200), tmp_path / "run", "data.label_type=number"))
+    # At a constant rate of 0.01, the last weights may be off: by 0.06 to 0.46 units, depending on seed and processor.
+    overrides = ("data.label_type=number", "training.schedule=cosine", "training.peak_learning_rate=0.005")
+    run = Run(finished_run(write_project(tmp_path, "label", scaled, 300), tmp_path / "run", *overrides))
     _, labels, found = run.read_translated("test")
     expected, given = np.array(labels, float), np.array(found, float)
     assert np.corrcoef(expected, given)[0, 1] > 0.9
@@ -404,6 +406,33 @@ def test_blanks_in_labels_do_not_count(tmp_path: Path) -> None:
     assert Run(run).tokenizer().labels == ("new york", "rome")
     assert right_share(run) == 1
     assert Classifier.load([run], "cpu").translate(["ab", "cd"]) == ["new york", "rome"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "label", "text"),
+    [
+        ("html_entity", "R&amp;D", "ab &amp; c"), ("markup", "<b>x</b>", "<b>c</b>"), ("bom", "x\ufeffy", "a\ufeffb"),
+        ("invisible_character", "x\u200by", "a\u200bb"), ("not_nfc", "e\u0301", "e\u0301"),
+        ("control_character", "x\x01y", "a\x01b"),
+    ],
+)  # fmt: skip
+def test_a_fix_corrects_texts_and_not_their_labels(tmp_path: Path, rule: str, label: str, text: str) -> None:
+    pairs = (f"{text}\ncd\n" * 20, f"{label}\nother\n" * 20)
+    _, run = prepared(write_project(tmp_path, train=pairs, valid=pairs), tmp_path / "run", f"cleaning.{rule}=fix")
+    assert set(run.tokenizer().labels) == {label, "other"}
+    assert text not in run.tokenizer().decode(data_of(run).ids(0, 0).tolist(), "source")
+    valid = make_batch(data_of(run, "valid"), [0, 1])
+    assert isinstance(valid, LabelBatch)
+    assert [run.tokenizer().labels[int(number)] for number in valid.labels] == [label, "other"]
+
+
+def test_invalid_bytes_are_read_in_labels_as_in_texts(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    for suffix in ("txt", "label"):
+        (tmp_path / f"train.{suffix}").write_bytes(b"caf\xe9\nother\n" * 20)
+    (tmp_path / "valid.label").write_text("café\n" * 40, encoding="utf-8")
+    _, run = prepared(path, tmp_path / "run", "cleaning.invalid_utf8=fix")
+    assert set(run.tokenizer().labels) == {"café", "other"}
 
 
 def test_a_byte_order_mark_is_no_part_of_a_number(tmp_path: Path) -> None:
