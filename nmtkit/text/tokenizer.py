@@ -242,9 +242,9 @@ class Tokenizer:
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
 
-        A tag (`source_prefix`) at the beginning of a source is one id; anywhere else it is text. Tags of languages, of
-        the source and of the target, are the first ids of each source where a model has them; that of the target may
-        also be in the text for an imported model.
+        A tag (`source_prefix`) and a blank at the beginning of a source are one id; anywhere else a tag is text. Tags
+        of languages, of the source and of the target, are the first ids of each source where a model has them; that of
+        the target may also be in the text for an imported model.
 
         Raises:
             DataError: a line contains half of a surrogate pair, or no target language is chosen (`in_direction`).
@@ -266,7 +266,7 @@ class Tokenizer:
         elif side == "source" and self._tags:
             split = [self.split_tag(line) for line in lines]
             rows = self.vocabulary(side).encode([text for _, text in split], threads)
-            rows = [[self._tags[tag], *ids] if tag else ids for (tag, _), ids in zip(split, rows, strict=True)]
+            rows = [[self._tags[tag], *ids] if tag and ids else ids for (tag, _), ids in zip(split, rows, strict=True)]
         else:
             rows = self.vocabulary(side).encode(lines, threads)
         # A line without text gets no tags either, so that it is recognised by having no ids.
@@ -311,9 +311,9 @@ class Tokenizer:
         return self.vocabulary("source").id_of(ADDED[-1])
 
     def split_tag(self, line: str) -> tuple[str, str]:
-        """Return the tag (`source_prefix`) at the beginning of a line, "" if there is none, and the rest."""
-        first, _, rest = line.lstrip(" \t").partition(" ")
-        return (first, rest) if first in self._tags else ("", line)
+        """Return the tag (`source_prefix`) before the first blank of a line, and the rest; "" if there is none."""
+        first, blank, rest = line.lstrip(" \t").partition(" ")
+        return (first, rest) if blank and first in self._tags else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:
         """Return a sampler of random segmentations of the text of a side.

@@ -211,6 +211,14 @@ class TestPreparedMixture:
         assert [row.count("<bt>") for row in pieces] == [0, 0, 1]
         assert "<bt>" not in tokenizer.pieces(tokenizer.encode(["<bt> tree"], "target")[0], "target")
 
+    def test_a_tag_needs_a_blank_and_text_behind_it(self, run: Path) -> None:
+        tokenizer = Run(run).tokenizer()
+        alone, *blank = (
+            tokenizer.encode([tokenizer.normalize(line)], "source")[0] for line in ("<bt>", "<bt> ", "<bt>  ")
+        )
+        assert alone and "<bt>" not in tokenizer.pieces(alone, "source")
+        assert blank == [[], []]  # as an empty line
+
     @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece"])
     def test_a_tag_changes_nothing_of_what_is_learned(self, subwords: str) -> None:
         pairs = [("the news of the old town then", "die neuen Dinge der alten Stadt dann")] * 9
@@ -287,7 +295,7 @@ class TestPreparedMixture:
         prepare(load_recipe(write_recipe(tmp_path, LOCAL), overrides), tmp_path / "run", workers=1)
         assert (
             PairData(tmp_path / "run" / "data" / "train").ids(0, 60)[0]
-            == Run(run).tokenizer().encode(["<bt>"], "source")[0][0]
+            == Run(run).tokenizer().encode(["<bt> a"], "source")[0][0]
         )
         recipe = load_recipe(write_recipe(tmp_path, LOCAL.replace("<bt>", "<other>")), overrides)
         with pytest.raises(RecipeError, match=r"source_prefix = '<other>': .* has no such tag; it has <bt>"):
