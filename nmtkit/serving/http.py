@@ -24,7 +24,19 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }  # fmt: skip
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Reader(asyncio.StreamReader):
+    """Reader that tells at once that a client sends no more, also if there are bytes to read."""
+
+    has_ended = False
+
+    def feed_eof(self) -> None:
+        self.has_ended = True
+        super().feed_eof()
+
+
+Streams = tuple[Reader, asyncio.StreamWriter]
 
 
 class Limits(NamedTuple):
@@ -72,7 +84,7 @@ class RequestError(Exception):
 
 
 class HttpServer:
-    """The connections of a server; the callback of `asyncio.start_server`."""
+    """The connections of a server; the callback of `asyncio.StreamReaderProtocol`."""
 
     def __init__(
         self, respond: Callable[[Request], Awaitable[Response]], limits: Limits, registry: prometheus.CollectorRegistry
@@ -189,7 +201,7 @@ class HttpServer:
             raise RequestError(status, f"not a valid HTTP request: {str(error)[:200]}") from None
         assert head is not None
         method, path = head.method.decode("ascii"), head.target.partition(b"?")[0].decode("ascii")
-        has_closed = lambda: reader.at_eof() or writer.transport.is_closing()  # noqa: E731
+        has_closed = lambda: reader.has_ended or writer.transport.is_closing()  # noqa: E731
         return Request(method, path, dict(head.headers), bytes(body), has_closed)
 
     async def _send(

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -16,7 +16,7 @@ from nmtkit.decoding.engine_choice import load_engine
 from nmtkit.decoding.request import TranslationRequest
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.serving.api import Api, Directions
-from nmtkit.serving.http import HttpServer, Limits
+from nmtkit.serving.http import HttpServer, Limits, Reader
 from nmtkit.serving.translation_queue import TranslationQueue
 
 
@@ -72,7 +72,9 @@ async def serve(
         return NmtkitError(f"--host {host} --port {port}: {reason}; choose another address or port")
 
     try:  # before the models are loaded, which takes long
-        listener = await asyncio.start_server(http, host, port, start_serving=False)
+        # Any: its callback is called with this reader.
+        protocol = lambda: asyncio.StreamReaderProtocol(Reader(loop=loop), cast(Any, http))  # noqa: E731
+        listener = await loop.create_server(protocol, host, port, start_serving=False)
     except (OSError, ValueError) as error:  # ValueError: of a name that no host can have
         raise unusable(error) from None
     stopped = loop.create_future()

@@ -170,7 +170,8 @@ def test_a_request_that_takes_too_long_is_answered_and_frees_the_engine() -> Non
         assert server.together([lambda: server.post("next").json, open_gate])[0] == {"translatedText": "NEXT"}
 
 
-def test_the_work_of_a_dropped_connection_is_discarded() -> None:
+@pytest.mark.parametrize("unread", [b"", b"G", request("GET", "/health")])
+def test_the_work_of_a_dropped_connection_is_discarded(unread: bytes) -> None:
     with gated() as (server, engine):
         first, dropped, kept = server.client(), server.client(), server.client()
         first.send(translation_request({"q": "in work", "source": "en", "target": "de"}))
@@ -178,6 +179,8 @@ def test_the_work_of_a_dropped_connection_is_discarded() -> None:
         dropped.send(translation_request({"q": "dropped", "source": "en", "target": "de", "beam": 2}))
         kept.send(translation_request({"q": "kept", "source": "en", "target": "de", "beam": 3}))
         wait_until(lambda: server.metric("nmtkit_waiting_requests") == 2)
+        for client in (dropped, first):
+            client.send(unread)
         dropped.socket.close()
         first.socket.close()  # nobody needs what is in work, either: it ends without its gate
         wait_until(lambda: engine.calls == [["in work"], ["kept"]])
