@@ -317,7 +317,7 @@ def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
         )
     if manifest["to"] == "huggingface":
         lines += [
-            "- Its search never produces <pad>, <s> and <unk> (generation_config.json), as nmtkit's",
+            "- Its search never produces <pad>, <s>, <unk> and tags (generation_config.json), as nmtkit's",
             "- Its tokenizer reads </s>, <pad> and <unk> in a text as special tokens, a leading >>xx<< as a language",
             "  code, and U+2581 as a blank; nmtkit reads them as text",
         ]

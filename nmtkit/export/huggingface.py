@@ -268,8 +268,9 @@ def write(folder: Path, loaded: LoadedModel) -> None:
         min_length=shortest,
         no_repeat_ngram_size=decoding.no_repeat_ngram,
         **ids,
-        # nmtkit's search suppresses these.
-        bad_words_ids=[[theirs(index)] for index in (PAD, BOS, UNK)],
+        bad_words_ids=[
+            [theirs(index) if index < len(SPECIAL_PIECES) else index] for index in loaded.tokenizer.suppressed_ids
+        ],
     )
     _save(model, folder)
     if config.positions == "fairseq":

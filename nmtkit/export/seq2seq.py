@@ -154,6 +154,7 @@ def _config(path: Path, stated: dict[str, Any]) -> ModelConfig:
         refused |= {"normalize_before": True, "normalize_embedding": True}
     if fault := next((key for key, value in refused.items() if stated.get(key) is value), None):
         raise ModelError(f"{path}: {fault} = {str(refused[fault]).lower()}; such models cannot be imported")
+    is_m2m100 = kind == "m2m_100"
     values = {
         "encoder_layers": positive_count(path, stated, "encoder_layers"),
         "decoder_layers": positive_count(path, stated, "decoder_layers"),
@@ -161,12 +162,13 @@ def _config(path: Path, stated: dict[str, Any]) -> ModelConfig:
         "d_ff": stated["encoder_ffn_dim"],
         "num_heads": stated["encoder_attention_heads"],
         "norm": KINDS[kind],
-        "positions": "fairseq" if kind == "m2m_100" else "sinusoidal",
-        "decoder_start": "eos" if kind == "m2m_100" else "bos",
+        "positions": "fairseq" if is_m2m100 else "sinusoidal",
+        "decoder_start": "eos" if is_m2m100 else "bos",
         "activation": own_names[activation],
-        "embedding_scale": bool(stated.get("scale_embedding", False)),
+        # Missing keys have the defaults of their classes in transformers.
+        "embedding_scale": bool(stated.get("scale_embedding", is_m2m100)),
         "dropout": stated.get("dropout", 0.1),
-        "attention_dropout": stated.get("attention_dropout", 0.0),
+        "attention_dropout": stated.get("attention_dropout", 0.1 if is_m2m100 else 0.0),
         "ffn_dropout": stated.get("activation_dropout", 0.0),
     }
     return checked(ModelConfig, values, path)

@@ -155,6 +155,21 @@ def test_activations_and_unscaled_embeddings_are_those_of_transformers(
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["marian", "m2m100"])
+@pytest.mark.parametrize("key", ["scale_embedding", "dropout", "attention_dropout", "activation_dropout"])
+def test_a_missing_setting_has_the_default_of_transformers(tmp_path: Path, kind: str, key: str) -> None:
+    model = Imported(tmp_path, kind, gain=1)
+    changed_json(model.folder / "config.json", **{key: None})
+    model.theirs = type(model.theirs).from_pretrained(model.folder, dtype=torch.float32).eval()
+    import_model(model.folder, tmp_path / "again")
+    model.loaded = load_model(tmp_path / "again")
+    own = {"scale_embedding": "embedding_scale", "activation_dropout": "ffn_dropout"}.get(key, key)
+    assert getattr(model.loaded.model.config, own) == getattr(model.theirs.config, key)
+    ours, theirs = logits_of(model)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
 def test_sizes_and_settings_are_those_of_the_folder(pair: Imported) -> None:
     config = pair.loaded.model.config
     sizes = (config.d_model, config.d_ff, config.encoder_layers, config.decoder_layers, config.num_heads)
@@ -584,6 +599,22 @@ def test_an_imported_model_is_exported_with_the_same_translations(pair: Imported
     assert back.tokenizer.fingerprint() == pair.loaded.tokenizer.fingerprint()
     expected = pair.loaded.model.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in back.model.state_dict().items())
+
+
+@pytest.mark.parametrize("to", ["huggingface", "ctranslate2"])
+def test_an_entry_that_is_never_generated_is_not_generated_after_an_export(tmp_path: Path, to: str) -> None:
+    theirs = write_m2m100(tmp_path / "theirs", nllb=True)
+    rows, norm = theirs.model.shared.weight, theirs.model.decoder.layer_norm
+    language = len(rows) - 3  # fra_Latn
+    with torch.no_grad():
+        rows[language] = 5 * norm.bias  # where the states of the decoder are on average
+    assert theirs.generate(torch.tensor([[5, 6, 2]]), num_beams=1, max_length=5)[0, 1:-1].tolist() == [language] * 3
+    theirs.save_pretrained(tmp_path / "theirs")
+    import_model(tmp_path / "theirs", tmp_path / "ours", target_language="deu_Latn")
+    sample = tmp_path / "sample"
+    sample.write_text("".join(f"{line}\n" for line in VALID), encoding="utf-8")
+    _, manifest = export(tmp_path / "ours", to, output=tmp_path / "exported", sample_file=sample)
+    assert manifest["parity"]["greedy"]["identical"] == 1.0
 
 
 def test_without_protobuf_its_tokenizer_is_not_exported(
