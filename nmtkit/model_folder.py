@@ -103,6 +103,10 @@ def load_tensors(path: Path) -> "dict[str, torch.Tensor]":
         raise ModelError(f"{path}: no such file; the model folder is incomplete")
     path.open("rb").close()  # safetensors reports any file that it cannot open as missing
     try:
+        str(path).encode()
+    except UnicodeEncodeError:  # safetensors takes no such path
+        raise ModelError(f"{path}: weights cannot be read, as this path is not valid UTF-8; rename it") from None
+    try:
         tensors: dict[str, torch.Tensor] = load_file(path)
         return tensors
     except (SafetensorError, ValueError) as error:

@@ -3,6 +3,7 @@ import json
 import os
 import resource
 import shutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -152,6 +153,14 @@ def test_a_loaded_model_is_ready_to_translate(tmp_path: Path) -> None:
     assert loaded.tokenizer.encode(["a c d"], "source") == TOKENIZER.encode(["a c d"], "source")
     assert loaded.decoding == DecodingConfig(beam=7)
     assert (loaded.provenance["run"], loaded.provenance["step"]) == ("mine", 12)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
+def test_a_path_that_is_not_utf8_is_not_called_damage(tmp_path: Path) -> None:
+    folder = tmp_path / "mod\udcff"
+    shutil.copytree(save(tmp_path / "model"), folder)
+    with pytest.raises(ModelError, match="weights cannot be read, as this path is not valid UTF-8; rename it"):
+        load_model(folder)
 
 
 def test_a_model_folder_can_be_copied(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typer import Argument, BadParameter, Option
 
 from nmtkit import console
 from nmtkit.cli import options
+from nmtkit.errors import NmtkitError
 
 if TYPE_CHECKING:
     from nmtkit.training.averaging import Search
@@ -73,7 +74,10 @@ def command(
     average(chosen, folder, decoding, " ".join(f"{name} {value}" for name, value in given.items() if value is not None))
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))
     if recipe is not None and folder == Run(run).averaged:
-        compare_with_best(recipe, Run(run), Workers.start(device, "float32", threads, is_alone=True))
+        try:
+            compare_with_best(recipe, Run(run), Workers.start(device, "float32", threads, is_alone=True))
+        except NmtkitError as error:  # the average itself is complete
+            console.log.warning("the average was not validated: %s", error)
     console.say(str(folder))
 
 

@@ -82,7 +82,7 @@ def command(
             target = float(target_return)
         except ValueError:
             target = math.nan
-        if not abs(target) < 1e30:  # False for NaN, too
+        if not abs(target) <= 1e30:  # False for NaN, too
             raise BadParameter("give best, predicted or a number (at most 1e30)", param_hint="--target-return")
     options.check_files([("--json", json_)], [])
     limits = {"prior": prior, "min_probability": min_probability}

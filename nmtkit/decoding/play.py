@@ -32,6 +32,8 @@ AT_ONCE = 250
 """Episodes played at a time."""
 _Z = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
+_FARTHEST_TARGET = 1e12
+"""Largest return to aim at, relative to those in training; squares of larger ones are too large for float32."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,10 @@ class _Player:
             if f"{nearest:g}" != f"{target:g}":
                 text = "%g is no return-to-go of the training episodes; the model aims at the nearest one, %g"
                 log.warning(text, target, nearest)
+        elif not isinstance(target, str) and abs(target) > _FARTHEST_TARGET * self._facts.scale:
+            raise DataError(
+                f"--target-return {target:g}: too far from returns in training (up to {self._facts.scale:g})"
+            )
         self.num_states = self.num_unknown = 0
 
     def play(self, numbers: Sequence[int]) -> list[Played]:

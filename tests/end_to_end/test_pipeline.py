@@ -242,6 +242,10 @@ class TestOutput:
         assert "validation nll" not in run_command("average", run, "--output", tmp_path / "apart").err
         assert "3/5 average: make the model from the last" in run_command(*command).err
         assert len(Run(run).averaged_checkpoints()) > 1
+        (run / "data" / "valid" / "shards.json").unlink()
+        outcome = run_command("average", run, "--last", "1")
+        assert (outcome.code, len(Run(run).averaged_checkpoints())) == (0, 1)
+        assert "warning: the average was not validated: " in outcome.err
 
 
 class TestNumbers:
