@@ -153,7 +153,8 @@ def is_telling() -> bool:
 
 def is_live() -> bool:
     """Return whether progress is updated in place, which needs a terminal that can move its cursor."""
-    return is_telling() and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+    stderr: Any = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # that of a display is none for rich < 15
+    return is_telling() and stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def load_tensors(path: Path) -> "dict[str, torch.Tensor]":
     try:
         str(path).encode()
     except UnicodeEncodeError:  # safetensors takes no such path
-        raise ModelError(f"{path}: weights cannot be read, as this path is not valid UTF-8; rename it") from None
+        raise ModelError(f"{path}: cannot be read, as this path is not valid UTF-8; rename it") from None
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
         return tensors

@@ -159,7 +159,7 @@ def test_a_loaded_model_is_ready_to_translate(tmp_path: Path) -> None:
 def test_a_path_that_is_not_utf8_is_not_called_damage(tmp_path: Path) -> None:
     folder = tmp_path / "mod\udcff"
     shutil.copytree(save(tmp_path / "model"), folder)
-    with pytest.raises(ModelError, match="weights cannot be read, as this path is not valid UTF-8; rename it"):
+    with pytest.raises(ModelError, match="cannot be read, as this path is not valid UTF-8; rename it"):
         load_model(folder)
 
 

@@ -340,7 +340,7 @@ class Recipe(Section):
         fixes = [key for key, action in self.cleaning if action == "fix" and key not in ("invalid_utf8", "bom")]
         if self.data.has_trees and fixes:
             raise ValueError(
-                f'[cleaning] {fixes[0]} = "fix": the words of a tree are not corrected; set it to "drop" or "keep"'
+                f'[cleaning] {fixes[0]} = "fix" would change the words of trees; set it to "drop" or "keep"'
             )
 
     def _advice_on_lengths(self, longest: int) -> str:

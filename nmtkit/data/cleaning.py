@@ -397,9 +397,11 @@ class BlockExaminer:
             fixes += [
                 rule for rule in ("html_entity", "invisible_character", "not_nfc") if self._actions[rule] == "fix"
             ]
-        everywhere, corrected = [rule for rule in fixes if rule == "invalid_utf8"], task_of(self._data).corrected_sides
-        source = repaired(source, fixes if "source" in corrected else everywhere)
-        target = repaired(target, fixes if "target" in corrected else everywhere)
+        bytes_alone = [rule for rule in fixes if rule == "invalid_utf8"]
+        source, target = (
+            repaired(text, fixes if side in task_of(self._data).corrected_sides else bytes_alone)
+            for side, text in (("source", source), ("target", target))
+        )
         if "swapped_sides" in fixes:
             source, target = target, source
         normalized = normalize(source, self._steps), normalize(target, self._steps)

@@ -33,7 +33,7 @@ AT_ONCE = 250
 _Z = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
 _FARTHEST_TARGET = 1e12
-"""Largest return to aim at, relative to those in training; squares of larger ones are too large for float32."""
+"""Largest return to aim at, relative to those in training; float32 cannot hold the squares of much larger ones."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,7 @@ class _Player:
                 text = "%g is no return-to-go of the training episodes; the model aims at the nearest one, %g"
                 log.warning(text, target, nearest)
         elif not isinstance(target, str) and abs(target) > _FARTHEST_TARGET * self._facts.scale:
-            raise DataError(
-                f"--target-return {target:g}: too far from returns in training (up to {self._facts.scale:g})"
-            )
+            raise DataError(f"--target-return {target:g}: too far from the returns in training")
         self.num_states = self.num_unknown = 0
 
     def play(self, numbers: Sequence[int]) -> list[Played]:

@@ -317,7 +317,8 @@ def _readme(manifest: dict[str, Any], loaded: LoadedModel) -> str:
         )
     if manifest["to"] == "huggingface":
         lines += [
-            "- Its search never produces <pad>, <s>, <unk> and tags (generation_config.json), as nmtkit's",
+            "- Its search never produces <pad>, <s>, <unk>, tags and unused entries (generation_config.json),\n"
+            "  as nmtkit's",
             "- Its tokenizer reads </s>, <pad> and <unk> in a text as special tokens, a leading >>xx<< as a language",
             "  code, and U+2581 as a blank; nmtkit reads them as text",
         ]

@@ -15,6 +15,7 @@ A tokenizer folder holds one model for both sides, or one per side:
 
 import difflib
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -242,7 +243,7 @@ class Tokenizer:
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.
 
-        A tag (`source_prefix`) and a blank at the beginning of a source are one id; anywhere else a tag is text. Tags
+        A tag (`source_prefix`) and a blank before the text of a source are one id; anywhere else a tag is text. Tags
         of languages, of the source and of the target, are the first ids of each source where a model has them; that of
         the target may also be in the text for an imported model.
 
@@ -266,7 +267,7 @@ class Tokenizer:
         elif side == "source" and self._tags:
             split = [self.split_tag(line) for line in lines]
             rows = self.vocabulary(side).encode([text for _, text in split], threads)
-            rows = [[self._tags[tag], *ids] if tag and ids else ids for (tag, _), ids in zip(split, rows, strict=True)]
+            rows = [[self._tags[tag], *ids] if tag else ids for (tag, _), ids in zip(split, rows, strict=True)]
         else:
             rows = self.vocabulary(side).encode(lines, threads)
         # A line without text gets no tags either, so that it is recognised by having no ids.
@@ -311,9 +312,9 @@ class Tokenizer:
         return self.vocabulary("source").id_of(ADDED[-1])
 
     def split_tag(self, line: str) -> tuple[str, str]:
-        """Return the tag (`source_prefix`) before the first blank of a line, and the rest; "" if there is none."""
-        first, blank, rest = line.lstrip(" \t").partition(" ")
-        return (first, rest) if blank and first in self._tags else ("", line)
+        """Return the tag (`source_prefix`) of a line and the text behind it; "" and the line if either is missing."""
+        first, *rest = re.split("[ \t]+", line.lstrip(" \t"), maxsplit=1) if self._tags else [""]
+        return (first, *rest) if first in self._tags and any(rest) else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:
         """Return a sampler of random segmentations of the text of a side.

@@ -143,8 +143,8 @@ def keep_results(of_word: Callable[[str], T], num_words: int) -> Callable[[str],
 
 
 def label_of(line: str) -> str:
-    """Return the label in a line: its text with single blanks."""
-    return " ".join(line.split())
+    """Return the label in a line: its text with single blanks and without byte-order marks."""
+    return " ".join(line.replace("\ufeff", "").split())
 
 
 def join_segments(line: str, mark: str) -> str:

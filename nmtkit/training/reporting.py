@@ -85,7 +85,6 @@ class Reporter:
         self._matmul_rate, self._pairs_per_epoch = matmul_rate * workers.num_processes, pairs_per_epoch
         self._tracker_names, self._trackers = trackers if workers.is_main else (), list[Any]()
         self.meter, self._recent = meter, Meter()
-        self._is_live = is_live()  # later, rich may have replaced stderr by one that is no terminal
         self._panel = TrainingPanel(run.folder.resolve().name, self._matmul_rate, self._task)
 
     @contextmanager
@@ -106,7 +105,7 @@ class Reporter:
         with ExitStack() as stack:
             for tracker in self._trackers:
                 stack.callback(tracker.finish)
-            if self._is_live:
+            if is_live():
                 stack.enter_context(live(self._panel))
             yield
 
@@ -139,7 +138,7 @@ class Reporter:
 
     def show(self, update: Update, progress: Progress) -> None:
         """Update the panel, or log a line where one is due."""
-        if self._is_live:
+        if is_live():
             self._panel.moment = self._moment(update, progress)
         elif update.skipped or not self._recent.updates:  # none, where a resume begins with a validation
             return

@@ -213,11 +213,12 @@ class TestPreparedMixture:
 
     def test_a_tag_needs_a_blank_and_text_behind_it(self, run: Path) -> None:
         tokenizer = Run(run).tokenizer()
-        alone, *blank = (
-            tokenizer.encode([tokenizer.normalize(line)], "source")[0] for line in ("<bt>", "<bt> ", "<bt>  ")
+        tab, *others = (
+            tokenizer.encode([tokenizer.normalize(line)], "source")[0]
+            for line in ("<bt>\ttree", "<bt>", "<bt> ", "<bt> \t")
         )
-        assert alone and "<bt>" not in tokenizer.pieces(alone, "source")
-        assert blank == [[], []]  # as an empty line
+        assert tab == tokenizer.encode(["<bt> tree"], "source")[0]
+        assert others[0] and others == others[:1] * 3 and "<bt>" not in tokenizer.pieces(others[0], "source")
 
     @pytest.mark.parametrize("subwords", ["bpe", "unigram", "wordpiece"])
     def test_a_tag_changes_nothing_of_what_is_learned(self, subwords: str) -> None:

@@ -109,7 +109,7 @@ def test_cleaning_leaves_each_tree_its_words(project: Project, tmp_path: Path) -
     train = PairData(tmp_path / "run" / "data" / "train")
     sources = [Run(tmp_path / "run").tokenizer().decode(train.ids(0, pair).tolist(), "source") for pair in range(8)]
     assert sources == [f"the {word} runs" for word in words]
-    with pytest.raises(RecipeError, match='markup = "fix": the words of a tree are not corrected; set it to "drop"'):
+    with pytest.raises(RecipeError, match='markup = "fix" would change the words of trees; set it to "drop"'):
         load_recipe(str(project.run.parent / "mine.toml"), ["cleaning.markup=fix"])
 
 

@@ -254,7 +254,10 @@ def gated(**options: Any) -> Iterator[tuple[Server, Shouting]]:
     engine = Shouting()
     with serving_engine(engine, **options) as server:
         engine.gate.clear()
-        yield server, engine
+        try:
+            yield server, engine
+        finally:
+            engine.gate.set()  # else a failed test would wait for it
 
 
 def translated_together(server: Server, engine: Shouting, calls: Sequence[Callable[[], Any]]) -> list[Any]:

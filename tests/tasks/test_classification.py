@@ -411,7 +411,7 @@ def test_blanks_in_labels_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "label", "text"),
     [
-        ("html_entity", "R&amp;D", "ab &amp; c"), ("markup", "<b>x</b>", "<b>c</b>"), ("bom", "x\ufeffy", "a\ufeffb"),
+        ("html_entity", "R&amp;D", "ab &amp; c"), ("markup", "<b>x</b>", "<b>c</b>"),
         ("invisible_character", "x\u200by", "a\u200bb"), ("not_nfc", "e\u0301", "e\u0301"),
         ("control_character", "x\x01y", "a\x01b"),
     ],
@@ -433,6 +433,12 @@ def test_invalid_bytes_are_read_in_labels_as_in_texts(tmp_path: Path) -> None:
     (tmp_path / "valid.label").write_text("café\n" * 40, encoding="utf-8")
     _, run = prepared(path, tmp_path / "run", "cleaning.invalid_utf8=fix")
     assert set(run.tokenizer().labels) == {"café", "other"}
+
+
+def test_a_byte_order_mark_is_no_part_of_a_label(tmp_path: Path) -> None:
+    pairs = ("a\nb\nc\n" * 20, "\ufeffno\ny\ufeffes\nyes\n" * 20)
+    _, run = prepared(write_project(tmp_path, train=pairs, valid=("a\n", "yes\ufeff\n")), tmp_path / "run")
+    assert run.tokenizer().labels == ("no", "yes")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_number(tmp_path: Path) -> None:
