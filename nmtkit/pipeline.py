@@ -206,7 +206,9 @@ def _export(recipe: Recipe, run_dir: Path) -> None:
     if not is_of_use or find_spec("ctranslate2") is None:
         return
     try:
-        if not any(export.quantization == "float32" for export in exports_of(run_dir)):
+        settings = recipe.decoding.model_dump(mode="json")
+        exports = (export.manifest for export in exports_of(run_dir) if export.quantization == "float32")
+        if not any(manifest["decoding"] == settings for manifest in exports):
             log.info("exported to %s, with which `translate` is faster", export_model(run_dir, "ctranslate2")[0])
     except (NmtkitError, OSError, ImportError) as error:  # the run itself is complete
         log.warning("no export for CTranslate2, so `translate` takes torch: %s", error)

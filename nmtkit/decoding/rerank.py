@@ -22,6 +22,7 @@ from nmtkit.decoding.lengths import LengthPenalty
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
 
+_DIVIDER = re.compile(r"(?<= )\|\|\|(?= |$)")
 _OWN_FEATURES = re.compile(r"(?:(?:^| )(?:original|model\d+)= [-+.\w]+)+$")
 
 
@@ -241,11 +242,12 @@ def _divided_lists(name: str, lines: Iterable[str], sources: Sequence[str], coun
 
 def _parse_divided(location: str, line: str) -> tuple[str, int, Candidate]:
     """Parse NUMBER ||| TEXT, optionally with ||| SCORE, or with ||| FEATURES ||| SCORE and further fields."""
-    # Other white space than blanks, such as U+3000, may be part of a hypothesis.
-    number, *fields = [field.strip(" ") for field in line.split("|||")]
-    # In lists of `translate`, a translation may hold ||| itself.
-    if last := next((index for index, field in enumerate(fields) if field.startswith("log_prob=")), 0):
-        fields = [" ||| ".join(fields[:last]), *fields[last:]]
+    number, *fields = _DIVIDER.split(line, maxsplit=1)
+    if fields:
+        # In lists of `translate`, a translation may hold ||| between blanks, too.
+        text, is_own, rest = fields[0].rpartition(" ||| log_prob=")
+        fields = [text, *_DIVIDER.split(f"log_prob={rest}")] if is_own else _DIVIDER.split(fields[0])
+    number, *fields = (field.strip(" ") for field in (number, *fields))  # U+3000, say, may be part of a hypothesis
     if not fields or not re.fullmatch(r"[0-9]{1,15}", number):
         raise DataError(f"{location}: not of the form NUMBER ||| TEXT ||| FEATURES ||| SCORE, nor a JSON object")
     features, score = fields[1:3] if len(fields) > 2 else ("", fields[1] if len(fields) == 2 else None)

@@ -4,9 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nmtkit.decoding.forced import ForcedScore
+from nmtkit.decoding.formats import format_output
 from nmtkit.decoding.lengths import length_penalty
+from nmtkit.decoding.request import Translation
 from nmtkit.decoding.rerank import Feature, NBestList, Ranked, as_lines, read_lists, rerank
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
@@ -61,6 +65,19 @@ def test_a_translation_in_a_list_of_nmtkit_may_hold_the_mark_between_fields() ->
     [[candidate]] = [entry.candidates for entry in read(line, ["source"], 1)]
     assert (candidate.text, candidate.score) == ("x ||| y", -0.5)
     assert candidate.fields == {"features": "log_prob=-1.5 original=-2", "further": ["more"]}
+
+
+@given(st.lists(st.sampled_from(["a", "b", " ", "|||", " ||| ", "|", "log_prob=1"]), max_size=8).map("".join))
+def test_a_translation_in_a_list_of_nmtkit_may_be_any_text(text: str) -> None:
+    [line] = format_output("n-best", 1, "source", [Translation(text, log_prob=-1.5, score=-0.5)])
+    [[candidate]] = [entry.candidates for entry in read(f"{line}\n", ["source"], 1)]
+    assert (candidate.text, candidate.score) == (text.strip(" "), -0.5)
+
+
+@pytest.mark.parametrize("rest", ["", " ||| -1.5", " ||| f= 1 ||| -1.5", " ||| f= 1 ||| -1.5 ||| more"])
+def test_a_mark_without_blanks_divides_nothing(rest: str) -> None:
+    [[candidate]] = [entry.candidates for entry in read(f"0 ||| a|||b ||||{rest}\n", ["source"], 0)]
+    assert (candidate.text, candidate.score) == ("a|||b ||||", -1.5 if rest else None)
 
 
 def test_source_lines_after_the_last_list_have_empty_ones() -> None:

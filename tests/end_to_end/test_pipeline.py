@@ -281,6 +281,13 @@ class TestNumbers:
         [exported] = exports_of(run)  # as CTranslate2 has the same greedy search
         assert f"exported to {exported.folder}" in outcome.err
         assert exports_of(pipeline.run) == []
+        for length, is_new in ((3, True), (3, False)):  # the export has the search of the recipe, too
+            outcome = run_command(
+                "run", pipeline.recipe, *options, "--set", "decoding.beam=1", "--set", f"decoding.max_length={length}"
+            )
+            assert (outcome.code, "exported to" in outcome.err) == (0, is_new), outcome.err
+            [exported] = exports_of(run)
+            assert exported.manifest["decoding"]["max_length"] == length
         shutil.rmtree(run / "export")
         (run / "export").write_text("in the way", encoding="utf-8")
         outcome = run_command("run", pipeline.recipe, *options, "--set", "decoding.beam=1")
