@@ -141,8 +141,8 @@ def test_labels_of_texts_are_learned(trained: Path) -> None:
 
 @pytest.mark.parametrize(("task", "steps"), [("pair-label", 150), ("similarity", 200), ("choice", 120)])
 def test_labels_of_several_texts_are_learned(tmp_path: Path, task: str, steps: int) -> None:
-    run = finished_run(write_project(tmp_path, task, steps=steps), tmp_path / "run")
-    assert right_share(run) > 0.85
+    run = finished_run(write_project(tmp_path, task, steps=steps), tmp_path / "run", "training.schedule=cosine")
+    assert right_share(run) > 0.9
     classifier = Classifier.load([run], "cpu")
     sources, _, found = Run(run).read_translated("test")
     results = [best for best, *_ in classifier.translations(sources, TranslationRequest())]
@@ -154,7 +154,8 @@ def test_labels_of_several_texts_are_learned(tmp_path: Path, task: str, steps: i
             assert list(best.probabilities) == [str(number) for number in range(1, source.count("\t") + 1)]
         if task == "similarity":
             ((swapped, *_),) = classifier.translations(["\t".join(reversed(source.split("\t")))], TranslationRequest())
-            assert swapped.probabilities == pytest.approx(best.probabilities)
+            # In another order, logits of about 4 are rounded differently, by steps of 5e-7.
+            assert swapped.probabilities == pytest.approx(best.probabilities, rel=1e-5)
 
 
 @pytest.mark.parametrize(("middle", "unit"), [(0, 1), (500, 1000), (0, 0.001), (-1e7, 1)])
