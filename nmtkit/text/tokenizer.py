@@ -313,8 +313,8 @@ class Tokenizer:
 
     def split_tag(self, line: str) -> tuple[str, str]:
         """Return the tag (`source_prefix`) of a line and the text behind it; "" and the line if either is missing."""
-        first, *rest = re.split("[ \t]+", line.lstrip(" \t"), maxsplit=1) if self._tags else [""]
-        return (first, *rest) if first in self._tags and any(rest) else ("", line)
+        first, *rest = re.split("[ \t]+", line.lstrip(" \t"), maxsplit=1)
+        return (first, rest[0]) if first in self._tags and any(rest) else ("", line)
 
     def sampler(self, side: Side, strength: float) -> SubwordSampler:
         """Return a sampler of random segmentations of the text of a side.
