@@ -539,7 +539,7 @@ def test_scores_far_from_those_in_percent_have_digits_of_their_own(
     run = replace(run, files={**run.files, "scores.json": {"a": {metric: {"score": score, "signature": "m"}}}})
     for content in (card(run), Page(report_page([run], with_attention=False)).text):
         assert shown in content
-        assert "8218" not in content
+        assert f"{8.2184e307:.0f}" not in content.replace(",", "")
     run.files["scores.json"] = {"a": {metric: {"score": 10**400}}}
     with pytest.raises(DataError, match="has no value of its kind"):
         card(run)
