@@ -194,17 +194,17 @@ def write_bytes_atomically(path: Path, *, is_new: bool = False) -> Iterator[Bina
         raise DataError(f"{path}: is a folder; name a file")
     temporary = _cleared_temporary(path, is_new=is_new)
     try:
-        with _naming(path):
+        with naming(path):
             binary = _NamedFile(temporary, path)
             if path.is_file():  # a private file stays private
                 temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         with io.BufferedWriter(binary) as file:
             yield file
-            with _naming(path):
+            with naming(path):
                 file.flush()
                 # Before the rename: after a power cut, the name must not stand for an empty file.
                 os.fsync(file.fileno())
-        with _naming(path):
+        with naming(path):
             try:
                 temporary.replace(path)
             except OSError as error:
@@ -222,8 +222,8 @@ def write_bytes_atomically(path: Path, *, is_new: bool = False) -> Iterator[Bina
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Set the final path as the file name of I/O errors, which have a temporary name, or none if the disk is full."""
+def naming(path: str | Path) -> Iterator[None]:
+    """Set the file name of I/O errors, which is a temporary one, or none for a full or damaged disk."""
     try:
         yield
     except OSError as error:
@@ -239,7 +239,7 @@ class _NamedFile(io.FileIO):
         self._path = path
 
     def write(self, data: Any, /) -> int:
-        with _naming(self._path):
+        with naming(self._path):
             return super().write(data)
 
 
@@ -422,7 +422,7 @@ def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal."""
     check_regular(path)
-    with open_plain(path) as file:
+    with open_plain(path) as file, naming(path):
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
 
@@ -476,5 +476,5 @@ def remove_pipe(path: Path) -> None:
 def content_of(path: Path) -> bytes:
     """Return the bytes of a regular file; raise DataError where it is none."""
     check_regular(path)
-    with open_plain(path) as file:
+    with open_plain(path) as file, naming(path):
         return file.read()

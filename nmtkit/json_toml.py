@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nmtkit.errors import DataError, NmtkitError, in_one_line
-from nmtkit.files import content_of, write_text
+from nmtkit.files import content_of, naming, write_text
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -144,12 +144,8 @@ def json_line(value: Any) -> str:
 def append_json_line(path: Path, value: Any) -> None:
     """Append one JSON line; the file is closed, so the line survives a kill of this process."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{json_line(value)}\n")
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
+    with naming(path), path.open("a", encoding="utf-8") as file:
+        file.write(f"{json_line(value)}\n")
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:

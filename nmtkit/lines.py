@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal, cast
 
 from nmtkit.compression import BEGINNINGS, DAMAGED, decompressed, kind_of
 from nmtkit.errors import DataError
-from nmtkit.files import check_regular, open_plain, write_atomically
+from nmtkit.files import check_regular, naming, open_plain, write_atomically
 
 
 class LineReader:
@@ -70,7 +70,7 @@ class LineReader:
             DataError: the file cannot be read or is damaged.
         """
         source = self._source
-        with open_binary(source) if isinstance(source, Path) else nullcontext(source) as stream:
+        with naming(self.name), open_binary(source) if isinstance(source, Path) else nullcontext(source) as stream:
             try:
                 for raw in stream:
                     self.num_lines += 1
@@ -152,7 +152,7 @@ class Snapshot:
     def __init__(self, path: Path) -> None:
         check_regular(path)
         self._path = path
-        with open_plain(path) as file:
+        with naming(path), open_plain(path) as file:
             self._status = os.fstat(file.fileno())
             self.sha256 = self._sha256_of_begin(file)
 

@@ -324,7 +324,7 @@ def _score_running_texts(run: Run, recipe: Recipe, names: Sequence[str], device:
     loaded = [load_model(find_model(run.folder), choose_device(device))]
     scores = {}
     for name in names:
-        found = score_text(loaded, run.test_text(name).read()[1], recipe.data.sequence_length)
+        found = score_text(loaded, run.test_text(name).read()[1], recipe.data.sequence_length, name)
         signature = f"tokens:{found.tokens}|subwords:{recipe.data.subwords}|context:{recipe.data.sequence_length}"
         signature += (f"|unknown:{found.unknown}" if found.unknown else "") + model_text(recipe.data)
         found.warn_of_unknown(name)

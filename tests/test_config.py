@@ -384,7 +384,7 @@ class TestBases:
         assert (other.data.valid, other.data.test) == ((), ())
         overridden = folder.load('base = "parent.toml"\n', 'data.train=["wmt14/europarl-v7"]')
         assert (overridden.data.valid, overridden.data.test) == ((), ())
-        told = "--set data.train leaves out the recipe's valid and test; set that, too"
+        told = "--set data.train leaves out the recipe's valid and test; set these, too"
         assert caplog.messages == [told]
         folder.load('base = "parent.toml"\n', 'data.train=["wmt14/europarl-v7"]', "data.valid=20", "data.test=20")
         assert caplog.messages == [told]

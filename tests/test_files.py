@@ -20,6 +20,7 @@ from nmtkit.files import (
     TEMPORARY_MARK,
     as_text,
     check_space,
+    content_of,
     is_stream,
     open_plain,
     optional_write,
@@ -416,6 +417,15 @@ def test_a_device_that_never_ends_is_refused_and_an_empty_one_is_read(device: st
     with pytest.raises(DataError, match=f"{device}: a device"):
         read_lines(Path(device))
     assert read_lines(Path("/dev/null")) == []
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "text.en"
+    path.symlink_to("/proc/self/mem")  # of which the first page cannot be read
+    for read in (read_lines, content_of, sha256_of):
+        with pytest.raises(OSError) as caught:
+            read(path)
+        assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
 
 
 def test_a_name_with_a_nul_is_refused() -> None:

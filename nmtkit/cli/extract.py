@@ -74,11 +74,11 @@ def command(
             if target_length:
                 most = len(example.target.split())
                 if not most:
-                    raise DataError(f'{example.name}: has no "target", which --target-length needs')
+                    raise DataError(f'{example.name}: has no "target", or an empty one, which --target-length needs')
             found = list(islice(cut(rank(example, method, min_words), most), paragraphs))
             if write_target is not None:
                 if not example.target.strip():
-                    raise DataError(f'{example.name}: has no "target", which --targets needs')
+                    raise DataError(f'{example.name}: has no "target", or an empty one, which --targets needs')
                 write_target(["\t".join(cut(re.split("[\t\n]", example.target), None))])
             if form == "text":
                 write(["\t".join([" ".join(example.query.split()), *found] if with_title else found)])

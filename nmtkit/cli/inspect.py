@@ -47,7 +47,7 @@ def command(
         reason = f"{pair.rule}: {MEANINGS[pair.rule]}" if pair.rule else "because of other pairs: a copy, or held out"
         print("left out of the prepared data" + (f" ({reason})" if pair.rule is not None else ""))
     else:
-        print(f"pair {pair.pair:,} of the prepared data")
+        print(f"pair {pair.pair + 1:,} of the prepared data")
     signs = str.maketrans({NEWLINE: "\\n", TAB: "\\t", FIELD_MARK: "\\t"})  # how text writes these entries
     sides = {"source": pair.source, "target": pair.target} if pair.source is not None else {"line": pair.target}
     for name, side in sides.items():

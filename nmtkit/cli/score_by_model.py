@@ -130,7 +130,7 @@ def score_running_text(
         raise ModelError(f"{models[0]}: this model translates, so its scores need --source")
     task.require("generate")
     reader = local_lines(text, "replace")
-    score = score_text(loaded, list(reader), trained_length(loaded))
+    score = score_text(loaded, list(reader), trained_length(loaded), reader.name)
     score.warn_of_unknown(reader.name)
     found = {"unknown_tokens": score.unknown, "invalid_utf8": reader.invalid_lines}
     status = [name for name, is_there in found.items() if is_there] or ["ok"]

@@ -113,6 +113,8 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         raise RecipeError(f"{path}: this is a folder, not a recipe; {hint}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
+    if "/" in name_or_file:
+        raise RecipeError(f"{path}: no such file or folder")
     raise RecipeError(f"no recipe {name_or_file!r}{nearest(name_or_file, builtin)}; `nmtkit recipes` lists them")
 
 
@@ -156,7 +158,8 @@ def _merged(name: str, layers: Sequence[_Layer], *, is_stored: bool = False) -> 
                 if merged.get("data", {}).pop(key, None) and key not in values["data"]
             ]  # fmt: skip
             if dropped and layer.name == _SET and not is_launched():  # the process that launched this one has warned
-                log.warning("--set data.train leaves out the recipe's %s; set that, too", " and ".join(dropped))
+                pronoun = "that" if len(dropped) == 1 else "these"
+                log.warning("--set data.train leaves out the recipe's %s; set %s, too", " and ".join(dropped), pronoun)
         # What a stored recipe states of these follows from its task.
         if {"task", "label_type", "states", "actions"} & values.get("data", {}).keys():
             for key in ("head", "vector_states"):

@@ -173,6 +173,8 @@ class Downloader:
             path = (self.mirror or Path()) / mirror_path(url)
             if path.is_file():
                 return path, "put the right file there, or remove it from the mirror to download it"
+            if os.path.lexists(path):  # a folder, or a link to a file that is gone
+                raise DataError(f"{path}: no regular file; put the right file there, or remove it to download it")
         path = self._cache_path(file)
         return (path, "delete it to download it again") if path.is_file() else None
 
@@ -270,7 +272,10 @@ class Downloader:
         path = self._record_path(file)
         if not path.is_file():
             return ""
-        return f" (as at the first download; if the publisher has renewed it, delete {path} to take the new one)"
+        return (
+            " (as when it was first read; if that copy was damaged, or the publisher has renewed it, "
+            f"delete {path} to take this one)"
+        )
 
     def _record(self, file: RemoteFile, found: CorpusFile) -> None:
         """Store the checksum of a file for which none is published, in the format of sha256sum."""

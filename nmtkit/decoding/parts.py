@@ -119,7 +119,12 @@ class Parts:
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder, is_ours=True)
         manifest = {"kind": _KIND, "made_of": self._made_of, "window_lines": self.window_lines}
-        write_json(self.folder / _MANIFEST, manifest)
+        try:
+            write_json(self.folder / _MANIFEST, manifest)
+        except OSError:  # such as a full disk
+            with suppress(OSError):  # where it holds finished parts
+                self.folder.rmdir()
+            raise
         return sum(1 for _ in self.folder.glob(f"*-{self._mark}.output"))
 
     def check(self) -> None:

@@ -78,12 +78,13 @@ class TextScore:
             )  # fmt: skip
 
 
-def score_text(loaded: Sequence[LoadedModel], lines: Sequence[str], length: int) -> TextScore:
+def score_text(loaded: Sequence[LoadedModel], lines: Sequence[str], length: int, name: str = "the text") -> TextScore:
     """Return the score of a text by a model or an ensemble; each token of the text but the first is predicted once.
 
     Args:
         length: tokens of the sequences that the text is cut into; the last token that a sequence predicts is the first
             of the next one.
+        name: name of the text in messages.
 
     Raises:
         DataError: the text has fewer than two tokens.
@@ -91,7 +92,7 @@ def score_text(loaded: Sequence[LoadedModel], lines: Sequence[str], length: int)
     """
     ids = token_ids(loaded[0], lines)
     if len(ids) < 2:
-        raise DataError("the text has fewer than two tokens, so there is nothing to predict")
+        raise DataError(f"{name}: fewer than two tokens, so there is nothing to predict; give a longer text")
     starts = np.arange(0, len(ids) - 1, length)
     sizes = np.minimum(starts + length, len(ids) - 1) + 1 - starts
     models, total = [each.model for each in loaded], 0.0

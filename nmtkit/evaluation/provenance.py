@@ -56,7 +56,9 @@ def doubts(run_dir: Path, name: str, recipe: Recipe) -> list[str]:
         found.append(doubt)
     made_with, wanted = known["decoding"] or {}, recipe.decoding.model_dump(mode="json")
     found += [
-        f"translated with {key} = {made_with[key]}, but the recipe has {value}"
+        "translated with {} = {}, but the recipe has {}".format(
+            key, *("none" if each is None else each for each in (made_with[key], value))
+        )
         for key, value in wanted.items()
         # average_last is no setting of the search; `_doubt_of_model` compares it with the model.
         if key != "average_last" and made_with.get(key, value) != value

@@ -37,6 +37,9 @@ def import_model(
             if provenance.get("kind") != "import":
                 raise DataError(f"{output}: holds a model that was not imported; give another folder with --output")
             is_other = Path(provenance.get("imported_from") or "").resolve() != folder.resolve()
+    if not folder.is_dir():
+        fault = "is a file, and no folder" if folder.exists() else "no such folder"
+        raise ModelError(f"{folder}: {fault}; give the folder of a model on this machine, as nothing is downloaded")
     path = folder / "config.json"
     try:
         if (folder / "params_shapes.json").is_file():

@@ -247,7 +247,8 @@ class _Session:
         choices = training.patience_epochs, training.patience_validations, training.keep_best > 1
         kinds = ("steps", "epochs", "minutes")
         every = [[getattr(training, f"{event}_every_{kind}") for event in ("validate", "checkpoint")] for kind in kinds]
-        if self._validator is not None and any(choices) and not any(a and b and _is_multiple(a, b) for a, b in every):
+        are_joined = training.checkpoint_every_steps == 1 or any(a and b and _is_multiple(a, b) for a, b in every)
+        if self._validator is not None and any(choices) and not are_joined:
             log.warning(
                 "not every validation comes with a checkpoint, so the best model may not be kept; let validate_every_* "
                 "be a multiple of checkpoint_every_*, in the same unit"

@@ -110,6 +110,8 @@ class TestInspect:
         assert "".join(found["source"]["pieces"]).replace("\u2581", " ").strip() == "two a2 b"
         assert len(found["source"]["pieces"]) == len(found["source"]["ids"])
         assert all(isinstance(index, int) for index in found["target"]["ids"])
+        assert found["pair"] == 31  # an index
+        assert "pair 32 of the prepared data\n" in run_command("inspect", run_of_two_corpora, "--line", 32).out
 
     @pytest.mark.parametrize(("is_terminal", "encoding"), [(True, "utf-8"), (False, "iso8859-1")])
     def test_terminals_and_other_encodings_get_escapes(

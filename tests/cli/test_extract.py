@@ -70,6 +70,13 @@ def test_examples_come_through_a_pipe(examples: Path) -> None:
         (b'{"title": "a", "paragraphs": ["b"]}\n{"title": "a"}\n', [], "bad.jsonl, line 2: has no list of strings"),
         (b'{"paragraphs": ["b"]}\n', [], 'bad.jsonl, line 1: has no "title" or "query"'),
         (b'{"title": "a", "paragraphs": ["b"]}\n', ["--target-length"], 'bad.jsonl, line 1: has no "target"'),
+        (
+            b'{"title": "a", "paragraphs": ["b"], "target": ""}\n',
+            ["--target-length"],
+            'bad.jsonl, line 1: has no "target", or an empty one, which --target-length needs',
+        ),
+        (b'{"paragraphs": ["b"], "x": 1e999}\n', [], "line 1: not valid JSON (1e999 is not a finite number)"),
+        (b'{"paragraphs": ["b"], "x": NaN}\n', [], "line 1: not valid JSON (NaN is not a finite number)"),
         (b'{"paragraphs": ["b"]}\n', ["--method", "cheating"], 'bad.jsonl, line 1: has no "target"'),
     ],
 )

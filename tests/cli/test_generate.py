@@ -97,7 +97,7 @@ def test_a_text_is_scored_without_a_source(model: Path, tmp_path: Path) -> None:
     assert "odd.txt: 2 of 8 tokens are <unk>, whatever their characters" in odd.err
     (tmp_path / "empty.txt").write_text("")
     for options, code, message in (
-        (["--hypothesis", tmp_path / "empty.txt"], 1, "the text has fewer than two tokens"),
+        (["--hypothesis", tmp_path / "empty.txt"], 1, "empty.txt: fewer than two tokens"),
         (["--hypothesis", tmp_path / "odd.txt", "--tokens"], 2, "without --source, --model scores a whole text"),
     ):
         assert message in refusal("score", "--model", model, *options, code=code)

@@ -278,6 +278,19 @@ def test_what_the_mirror_lacks_is_downloaded(server: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("kind", ["folder", "dangling link", "looping link"])
+def test_what_is_no_file_of_the_mirror_is_named_and_not_downloaded(tmp_path: Path, kind: str) -> None:
+    path = store(tmp_path / "mirror", PUBLISHED, CONTENT)
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "looping link" else tmp_path / "gone")
+    downloader = Downloader(mirror=tmp_path / "mirror", cache=tmp_path / "cache")
+    assert message_of(lambda: downloader.fetch(PUBLISHED)).startswith(f"{path}: no regular file; put the right file")
+
+
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("kind", ["mirror", "cache"])
 @pytest.mark.parametrize(
     ("body", "expected"),
@@ -616,7 +629,7 @@ class TestRecordedChecksums:
         fetched.path.write_bytes(CONTENT.swapcase())
         message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
         assert "has sha256" in message
-        assert f"delete {record} to take the new one" in message
+        assert f"delete {record} to take this one" in message
 
     def test_a_copy_of_the_cache_as_a_mirror_is_verified_too(self, server: Server, tmp_path: Path) -> None:
         server.answers["/a.txt"] = Answer(CONTENT)
@@ -636,7 +649,7 @@ class TestRecordedChecksums:
         server.answers["/a.txt"] = Answer(b"a new edition\n")
         message = message_of(lambda: Downloader(cache=tmp_path).fetch(file))
         record = path.with_name("a.txt.sha256")
-        assert f"delete {record} to take the new one" in message
+        assert f"delete {record} to take this one" in message
         record.unlink()
         assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == b"a new edition\n"
 

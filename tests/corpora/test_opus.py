@@ -59,7 +59,7 @@ def test_a_recipe_is_prepared_from_it_and_another_file_later_is_an_error_with_a_
     assert record.is_file()
     write_zip(mirror, 41)
     message = message_of(lambda: prepare(load_recipe(str(recipe)), tmp_path / "again", mirror=mirror, workers=1))
-    assert f"if the publisher has renewed it, delete {record} to take the new one" in message
+    assert f"if that copy was damaged, or the publisher has renewed it, delete {record} to take this one" in message
     assert not (tmp_path / "again" / "data").exists()
 
 

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -152,6 +153,25 @@ def test_processes_share_the_windows_and_the_result_is_the_same(tmp_path: Path) 
         assert (tmp_path / "out").read_text() == SHOUTED
         assert (tmp_path / "status").read_text() == "".join(f"{number}\n" for number in range(1, 11))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "status"]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_full_disk_at_the_beginning_leaves_no_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    parts = parts_of(tmp_path)
+    if has_begun:
+        parts.begin()
+        translate_windows(LINES, shouted, parts)
+    before = sorted(tmp_path.rglob("*"))
+
+    def fail(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "full", str(path))
+
+    monkeypatch.setattr("nmtkit.decoding.parts.write_json", fail)
+    with pytest.raises(OSError, match="full"):
+        parts_of(tmp_path).begin()
+    assert sorted(tmp_path.rglob("*")) == before and bool(before) == has_begun
 
 
 def test_progress_is_told_within_a_window(tmp_path: Path) -> None:

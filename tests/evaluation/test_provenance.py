@@ -114,6 +114,8 @@ def test_another_search_than_the_recipes_is_told_value_by_value(run: Path) -> No
     ]
     note(run, decoding={**decoding, "alpha": 1.0})
     assert found(run) == ["translated with alpha = 1.0, but the recipe has 0.6"]
+    note(run, decoding={**decoding, "max_length": 10})
+    assert found(run) == ["translated with max_length = 10, but the recipe has none"]
 
 
 def options(asked: TranslationRequest | None = None, **changes: Any) -> dict[str, Any]:

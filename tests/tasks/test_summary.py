@@ -339,7 +339,7 @@ def test_extract_writes_the_files_of_the_recipe(tmp_path: Path) -> None:
     assert run_command(*arguments, "--format", "jsonl").code != 0
     (tmp_path / "in.jsonl").write_text(json.dumps({"title": "a", "paragraphs": ["b"]}) + "\n", encoding="utf-8")
     outcome = run_command(*arguments, "--output", files[0], "--targets", files[1])
-    assert outcome.code == 1 and 'line 1: has no "target", which --targets needs' in outcome.err
+    assert outcome.code == 1 and 'line 1: has no "target", or an empty one, which --targets needs' in outcome.err
 
 
 @pytest.mark.parametrize(

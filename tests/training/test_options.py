@@ -283,9 +283,10 @@ def test_validations_without_checkpoints_are_warned_of_where_the_best_model_coun
         train_run(project / "base.toml", tmp_path / name, *every, "training.warmup_steps=1", "data.valid=4", *patience)
         assert ("not every validation comes with a checkpoint" in caplog.text) == is_told
     caplog.clear()
-    every = ("training.validate_every_steps=2", "training.checkpoint_every_steps=1", "training.max_steps=1")
-    train_run(project / "base.toml", tmp_path / "c", *every, "training.warmup_steps=1", "data.valid=4", *patience)
-    assert "comes with a checkpoint" not in caplog.text
+    for name, interval in (("c", "validate_every_steps=2"), ("d", "validate_every_epochs=1")):
+        every = (f"training.{interval}", "training.checkpoint_every_steps=1", "training.max_steps=1")
+        train_run(project / "base.toml", tmp_path / name, *every, "training.warmup_steps=1", "data.valid=4", *patience)
+        assert "comes with a checkpoint" not in caplog.text
 
 
 def checkpoint_steps(run_dir: Path) -> list[int]:
