@@ -227,7 +227,8 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = str(path)
+        if error.errno is not None:  # else a file name would replace the message
+            error.filename = str(path)
         raise
 
 

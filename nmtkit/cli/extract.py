@@ -1,5 +1,6 @@
 """`nmtkit extract`."""
 
+import json
 import re
 from contextlib import ExitStack
 from itertools import islice
@@ -12,7 +13,6 @@ from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.streams import input_lines, result_lines
 from nmtkit.errors import DataError
-from nmtkit.json_toml import json_line
 from nmtkit.text.extraction import Method, cut, rank, read_examples
 
 
@@ -84,5 +84,10 @@ def command(
                 write(["\t".join([" ".join(example.query.split()), *found] if with_title else found)])
             else:
                 kept = {key: value for key, value in example.fields.items() if key != "documents"}
-                write([json_line({**kept, "paragraphs": found})])
+                try:
+                    line = json.dumps({**kept, "paragraphs": found}, ensure_ascii=False, allow_nan=False)
+                except ValueError:  # Python reads NaN and 1e999, which no JSON can hold afterwards
+                    fault = f"{example.name}: has NaN or a number above 1.8e308; remove it, or take --format text"
+                    raise DataError(fault) from None
+                write([line])
             advance(done, note=f"{done:,} examples")

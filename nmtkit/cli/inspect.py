@@ -26,7 +26,7 @@ def command(
     ] = None,
     valid: Annotated[bool, Option(help="Show a pair of the validation data.")] = False,
     mirror: options.Mirror = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, in which `pair` counts from 0.")] = False,
 ) -> None:
     """Show one training pair as text, subwords and ids, with its corpus and line number.
 

@@ -63,7 +63,6 @@ _REMEDIES = {
     errno.EROFS: "; name a file or folder on a file system that can be written to",
     errno.EFBIG: "; raise the limit of file sizes (`ulimit -f`) and run the same command again",
     errno.EMFILE: "; raise the limit (`ulimit -n`) and run the same command again",
-    errno.EIO: "; check the disk, or use a file on another one",
     errno.EAGAIN: "; end other processes, or raise the limit (`ulimit -u`)",
 }
 

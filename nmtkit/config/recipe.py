@@ -113,9 +113,8 @@ def find_recipe(name_or_file: str, *, folder: Path | None = None) -> Path:
         raise RecipeError(f"{path}: this is a folder, not a recipe; {hint}")
     if name_or_file.endswith(".toml"):
         raise RecipeError(f"{path}: no such recipe file")
-    if "/" in name_or_file:
-        raise RecipeError(f"{path}: no such file or folder")
-    raise RecipeError(f"no recipe {name_or_file!r}{nearest(name_or_file, builtin)}; `nmtkit recipes` lists them")
+    missing = f"{path}: no such file or folder" if "/" in name_or_file else f"no recipe {name_or_file!r}"
+    raise RecipeError(f"{missing}{nearest(path.name, builtin)}; `nmtkit recipes` lists the built-in recipes")
 
 
 def load_recipe(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:

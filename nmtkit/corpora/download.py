@@ -169,14 +169,19 @@ class Downloader:
 
     def _existing(self, file: RemoteFile) -> tuple[Path, str] | None:
         """Return the path of a file in the mirror or the cache, and the remedy if it is wrong; None: not there."""
+        broken = None
         for url in file.urls if self.mirror is not None else ():
             path = (self.mirror or Path()) / mirror_path(url)
             if path.is_file():
                 return path, "put the right file there, or remove it from the mirror to download it"
             if os.path.lexists(path):  # a folder, or a link to a file that is gone
-                raise DataError(f"{path}: no regular file; put the right file there, or remove it to download it")
+                broken = path
         path = self._cache_path(file)
-        return (path, "delete it to download it again") if path.is_file() else None
+        if path.is_file():
+            return path, "delete it to download it again"
+        if broken is not None:
+            raise DataError(f"{broken}: no regular file; put the right file there, or remove it to download it")
+        return None
 
     def _download(self, file: RemoteFile) -> CorpusFile:
         path = self._cache_path(file)

@@ -108,15 +108,7 @@ def prepare(
     if tokenizer is not None:
         check_given_tokenizer(tokenizer, recipe.data)
         tokenizer = tokenizer.for_recipe(recipe.data)
-    try:
-        corpora = _open_corpora(recipe.data, run, mirror)
-    except DataError as error:
-        # As in `train`, a run that has begun needs its corpora no more.
-        if not has_begun or changes_since(recipe, manifest := read_manifest(run.data)):
-            raise
-        log.warning("%s; this run goes on with the data that were prepared from it", error)
-        run.remove_abandoned_lock()
-        return Preparation(manifest, is_new=False)
+    corpora = _open_corpora(recipe.data, run, mirror)
     fingerprint, _ = fingerprints(recipe, corpora, tokenizer)
 
     def make(folder: Path) -> dict[str, Any]:

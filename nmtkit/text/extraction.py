@@ -59,7 +59,7 @@ def read_examples(lines: LineReader) -> Iterator[Example]:
             continue
         num_examples += 1
         try:
-            fields = json.loads(line, parse_constant=_finite, parse_float=_finite)
+            fields = json.loads(line)
             if "\\u" in line:  # an escape may be half of a surrogate pair, which cannot be written as UTF-8
                 json_line(fields).encode("utf-8")
         except UnicodeEncodeError:
@@ -87,13 +87,6 @@ def read_examples(lines: LineReader) -> Iterator[Example]:
         yield Example(name, query, paragraphs, fields.get("target", ""), fields)
     if num_examples == 0:
         raise DataError(f"{lines.name}: is empty; give a file with an example on each line")
-
-
-def _finite(number: str) -> float:
-    """Return a number of JSON as a float; NaN and infinity, which are no JSON, raise ValueError."""
-    if not math.isfinite(value := float(number)):
-        raise ValueError(f"{number} is not a finite number")
-    return value
 
 
 def rank(example: Example, method: Method, min_words: int = 0) -> Iterator[str]:

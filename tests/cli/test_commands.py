@@ -180,7 +180,8 @@ def test_options_of_the_search_have_types_bounds_and_texts_of_the_recipe() -> No
 MISTAKES = {
     "unknown recipe": ("prepare quikstart", ["quikstart", "did you mean quickstart?"]),
     "missing recipe file": ("run {empty}/no.toml --quiet", ["{empty}/no.toml: no such recipe file"]),
-    "missing run folder": ("cost {empty}/none", ["{empty}/none: no such file or folder"]),
+    "missing run folder": ("cost {empty}/none", ["{empty}/none: no such file or folder; `nmtkit recipes` lists"]),
+    "recipe in a folder": ("cost recipes/quickstart", ["no such file or folder; did you mean quickstart?"]),
     "import of a missing folder": ("import {empty}/none --output {empty}/new", ["{empty}/none: no such folder"]),
     "import of a file": ("import {recipe} --output {empty}/new", ["{recipe}: is a file, and no folder"]),
     "broken recipe": ("prepare {broken}", ["{broken}", "line 2"]),

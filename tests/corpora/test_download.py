@@ -288,6 +288,13 @@ def test_what_is_no_file_of_the_mirror_is_named_and_not_downloaded(tmp_path: Pat
         path.symlink_to(path if kind == "looping link" else tmp_path / "gone")
     downloader = Downloader(mirror=tmp_path / "mirror", cache=tmp_path / "cache")
     assert message_of(lambda: downloader.fetch(PUBLISHED)).startswith(f"{path}: no regular file; put the right file")
+    other = replace(PUBLISHED, alternatives=("https://copy.example.org/b.txt",))
+    copy = tmp_path / "mirror" / "copy.example.org" / "b.txt"
+    copy.parent.mkdir()
+    copy.write_bytes(CONTENT)
+    assert downloader.fetch(other).path == copy
+    cached = store(tmp_path / "cache", PUBLISHED, CONTENT)
+    assert downloader.fetch(PUBLISHED).path == cached
 
 
 @pytest.mark.usefixtures("no_network")

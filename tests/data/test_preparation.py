@@ -327,19 +327,6 @@ class TestWrongInput:
         (project.folder / "train.de").unlink()
         assert f"{project.folder / 'train.de'}: no such file" in project.complaint()
 
-    def test_a_run_that_has_begun_goes_on_without_its_corpora(
-        self, project: Project, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        project.prepare()
-        (project.folder / "train.de").unlink()
-        (project.run / "checkpoints").mkdir()
-        files = project.run_files()
-        assert not project.prepare().is_new and project.run_files() == files
-        assert f"{project.folder / 'train.de'}: no such file; this run goes on with the data" in caplog.text
-        assert "train.de: no such file" in project.complaint("cleaning.max_tokens=9")
-        (project.folder / "train.en").write_text("another text\n", encoding="utf-8")
-        assert "train.de: no such file" in project.complaint()
-
     def test_an_empty_test_set_is_named(self, project: Project) -> None:
         project.write("news", [])
         message = project.complaint(project.entries("test", "news"))

@@ -535,7 +535,10 @@ def test_only_an_imported_model_is_replaced(tmp_path: Path, theirs: torch.nn.Mod
     done = run_command("import", folder, "--output", tmp_path / "other", "--target-language", "English!")
     assert done.code == 2 and "must be a language code" in " ".join(done.err.split())
     shutil.rmtree(folder)
-    with pytest.raises(ModelError, match=r"neither config\.json"):
+    with pytest.raises(ModelError, match=r"theirs: no such folder"):
+        import_model(folder, tmp_path / "ours", target_language="en")
+    folder.mkdir()
+    with pytest.raises(ModelError, match=r"theirs: neither config\.json"):
         import_model(folder, tmp_path / "ours", target_language="en")
 
 
