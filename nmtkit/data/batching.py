@@ -35,7 +35,7 @@ class EpochPlan:
     def check(self, tokens_per_update: int) -> None:
         """Raise DataError if there is no update."""
         if not self.updates and len(self.too_long):
-            raise DataError(f"no training pair fits into tokens_per_update = {tokens_per_update}; raise it")
+            raise DataError(f"every training sequence is longer than tokens_per_update = {tokens_per_update}; raise it")
         if not self.updates:
             raise DataError("the weights of data.train leave less than one training pair per epoch; raise them")
 
