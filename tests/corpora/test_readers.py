@@ -36,6 +36,7 @@ hostile_text = st.text(st.characters(exclude_characters="\n", exclude_categories
 
 @given(st.lists(hostile_text, min_size=1, max_size=5))
 def test_plain_text_is_cut_at_line_feeds_only(lines: list[str]) -> None:
+    lines[0] = lines[0].replace("\0", "")  # else it may look like UTF-16
     assert read("plain", "".join(f"{line}\n" for line in lines)) == lines
 
 
@@ -177,6 +178,7 @@ def test_a_line_without_the_column_is_named() -> None:
 @given(st.lists(st.tuples(hostile_text, hostile_text), min_size=1, max_size=5))
 def test_both_columns_always_have_as_many_lines(rows: list[tuple[str, str]]) -> None:
     rows = [(one.replace("\t", " "), other.replace("\t", " ").rstrip("\r")) for one, other in rows]
+    rows[0] = (rows[0][0].replace("\0", ""), rows[0][1].replace("\0", ""))  # else it may look like UTF-16
     table = "".join(f"{one}\t{other}\n" for one, other in rows)
     assert list(zip(read("tsv", table, "1"), read("tsv", table, "2"), strict=True)) == rows
 
