@@ -86,11 +86,14 @@ class ChunkedLogits:
         """Return the logits of a chunk, which the caller may overwrite; valid until the next call of a method."""
         rows = chunk.stop - chunk.start
         with torch.autocast(self._states.device.type, enabled=False):
-            return self._exact[:rows].copy_(torch.mm(self._states[chunk], self._matrix.t(), out=self._products[:rows]))
+            products = torch.mm(self._states[chunk], self._matrix.t(), out=self._products[:rows])
+        # copy_ would copy a tensor onto itself.
+        return products if self._exact is self._products else self._exact[:rows].copy_(products)
 
     def backward(self, chunk: slice, gradient: Float[Tensor, "chunk vocab"]) -> None:
         """Add the gradient of a chunk's logits to the gradients of states and table."""
-        rounded = self._products[: chunk.stop - chunk.start].copy_(gradient)
+        is_exact = self._exact is self._products
+        rounded = gradient if is_exact else self._products[: chunk.stop - chunk.start].copy_(gradient)
         with torch.autocast(self._states.device.type, enabled=False):
             torch.mm(rounded, self._matrix, out=self.states_gradient[chunk])
             self.table_gradient += torch.mm(rounded.t(), self._states[chunk], out=self._chunk_of_table)
