@@ -44,7 +44,8 @@ def command(
         return
     say(f"{pair.corpus}, line {pair.line:,} (line {pair.line_of_all:,} of all)")
     if pair.pair is None:
-        reason = f"{pair.rule}: {MEANINGS[pair.rule]}" if pair.rule else "because of other pairs: a copy, or held out"
+        others = "because of other pairs: a copy, held out, or in a validation or test set"
+        reason = f"{pair.rule}: {MEANINGS[pair.rule]}" if pair.rule else others
         print("left out of the prepared data" + (f" ({reason})" if pair.rule is not None else ""))
     else:
         print(f"pair {pair.pair + 1:,} of the prepared data")

@@ -52,9 +52,11 @@ class CleaningConfig(Section):
     """Both sides are the same text. If more than half of the pairs of a corpus or test set, of at least 100, are
     such pairs, it is refused unless the recipe states this key."""
     duplicate_pair: Literal["error", "drop", "keep"] = "keep"
-    """Both sides equal those of an earlier pair. drop: keep only the first that is not left out for another reason."""
+    """Both sides equal those of an earlier pair. drop: keep only the first that is not left out for a reason other than
+    its number of tokens."""
     duplicate_source: Literal["error", "drop", "keep"] = "keep"
-    """The source equals that of an earlier pair. drop: keep only the first that is not left out for another reason."""
+    """The source equals that of an earlier pair. drop: keep only the first that is not left out for a reason other than
+    its number of tokens."""
     wrong_script: Literal["error", "drop", "keep"] = "keep"
     """Most letters of one side are not in the writing system of its language."""
     swapped_sides: Literal["error", "drop", "fix", "keep"] = "keep"

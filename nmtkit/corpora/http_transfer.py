@@ -84,7 +84,8 @@ class PartialFile:
         self.validator: str | None = None
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             state = json.loads(self._state_path.read_bytes())
-            self.url, self.validator = str(state["url"]), state["validator"]
+            validator = state["validator"]
+            self.url, self.validator = str(state["url"]), validator if isinstance(validator, str) else None
 
     @staticmethod
     def path_of(path: Path) -> Path:
@@ -188,7 +189,11 @@ def transfer(url: str, expected: RemoteFile, part: PartialFile, report: Callable
 
 def _request(url: str, headers: dict[str, str], part: PartialFile) -> http.client.HTTPResponse:
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+        if isinstance(response, http.client.HTTPResponse):
+            return response
+        response.close()
+        raise AttemptError(f"redirected to {response.url}, which is not HTTP")
     except urllib.error.HTTPError as error:
         error.close()  # it holds the connection
         reason = in_one_line(f"HTTP {error.code} {error.reason}")

@@ -50,7 +50,7 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices:
     The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, cyclically.
     So the numbers of times that two pairs of a corpus have been seen differ by at most one at any time, and with a
     weight of 0.5, two successive epochs see the two halves. Where epochs differ by a sequence (`Part.cycle`), the one
-    that an epoch lacks is left out.
+    that an epoch lacks is left out, unless it is the only one that the epoch would take.
     """
     if all(part.weight == 1 for part in parts):
         return np.arange(sum(part.pairs for part in parts))
@@ -63,7 +63,8 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices:
         if part.pairs:
             row = np.random.default_rng([seed, _CORPUS_STREAM, number]).permutation(cycle)
             taken = row[np.arange(begin, end) % cycle]
-            chosen.append(first + taken[taken < part.pairs])
+            there = taken[taken < part.pairs]
+            chosen.append(first + (there if len(there) else taken % part.pairs))
         first += part.pairs
     return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 

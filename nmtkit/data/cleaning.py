@@ -30,7 +30,7 @@ from nmtkit.data.repeats import PairFile, key_of
 from nmtkit.errors import DataError
 from nmtkit.lines import LineReader
 from nmtkit.tasks.known import task_of
-from nmtkit.text.normalization import FIELD_MARK, INVISIBLE, NEWLINE, normalize, without_moses
+from nmtkit.text.normalization import FIELD_MARK, INVISIBLE, NEWLINE, TAB, normalize, without_moses
 from nmtkit.text.scripts import Script, language_test
 
 MEANINGS = {
@@ -205,6 +205,8 @@ def _unescaped(match: re.Match[str]) -> str:
     if not _is_entity(match[0]):
         return match[0]
     text = html.unescape(match[0])
+    if text == "\ufeff":
+        return ""
     breaks = "\n" in text or (_ODD.search(text) and not INVISIBLE.search(text))  # a line end would break the line
     return " " if breaks else text
 
@@ -434,7 +436,7 @@ def utf8_errors(cleaning: CleaningConfig, *, check_only: bool) -> Literal["stric
 def excerpt(line: str) -> str:
     """Return the beginning of a line, with invisible characters and control characters escaped."""
     begin = line[:_EXCERPT_CHARACTERS]
-    begin = begin.replace(FIELD_MARK, "\t")
+    begin = begin.translate({ord(NEWLINE): None, ord(TAB): "\t", ord(FIELD_MARK): "\t"})
     # An invalid byte 0xdf is U+DCDF; it is shown as \xdf.
     visible = "".join(char if char.isprintable() else ascii(char)[1:-1].replace("\\udc", "\\x") for char in begin)
     return visible + "..." * (len(line) > _EXCERPT_CHARACTERS)

@@ -331,7 +331,7 @@ class ShardStatistics:
                 "vocabulary": len(seen),
                 "entries_used": int((ranked > 0).sum()),
                 "entries_frequent": int((ranked >= FREQUENT).sum()),
-                "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), tokens / 2)) + 1,
+                "most_frequent_half": int(np.searchsorted(np.cumsum(ranked), ranked.sum() / 2)) + 1,
                 "lengths": without_zeros(self._lengths[index].tolist()),
             }
         if cut := self.counts["cut_sources"]:

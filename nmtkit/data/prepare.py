@@ -10,6 +10,7 @@ target have separate vocabularies). A stage that was made from the same text wit
 """
 
 import difflib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,6 +45,11 @@ from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BYTE_PIECE, SIDES
 from nmtkit.versions import versions
 
+_OWN_NAMES = {
+    "manifest.json", "report.json", "report.html", "tokenizer", "train", "valid", "test", "valid.source.txt",
+    "valid.reference.txt",
+}  # fmt: skip
+"""Files and folders of RUN/data."""
 _LANGUAGES = {"cn": "zh", "cz": "cs", "dk": "da", "gr": "el", "il": "he", "jp": "ja", "ua": "uk", "vn": "vi"}
 """Languages by codes of countries that are taken for theirs and are no language codes."""
 
@@ -190,11 +196,18 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
 
 
 def _refuse_foreign(run: Run) -> None:
-    """Raise NmtkitError if RUN/data, which will be replaced, is a folder of the user."""
-    names = {path.name for path in run.data.iterdir()} if run.data.is_dir() else set()
-    if names and not names & {"manifest.json", "tokenizer", "report.json"}:
+    """Raise NmtkitError if RUN/data, which will be replaced, is the user's own or holds files of the user."""
+    if not run.data.is_dir():
+        if os.path.lexists(run.data):
+            raise NmtkitError(f"{run.data} is no folder; move it, or take another --run-dir")
+        return
+    foreign = {path.name for path in run.data.iterdir()}
+    if foreign & {"manifest.json", "tokenizer", "report.json"}:
+        foreign = {name for name in foreign - _OWN_NAMES if not name.startswith(".")}  # .DS_Store is no one's work
+    if foreign:
         raise NmtkitError(
-            f"{run.data}: holds files that are not nmtkit's, such as {min(names)}; take another --run-dir"
+            f"{run.data}: holds files that are not nmtkit's, such as {min(foreign)}; move them, or take another "
+            "--run-dir"
         )
 
 

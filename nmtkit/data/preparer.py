@@ -13,7 +13,7 @@ from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.schema import Recipe
 from nmtkit.console import counted, listed, log, progress
 from nmtkit.corpora.corpus import Corpus
-from nmtkit.data.cleaning import MEANINGS, RULES, SPOOLED, excerpt
+from nmtkit.data.cleaning import HELD_OUT_COPY, MEANINGS, RULES, SPOOLED, excerpt
 from nmtkit.data.encoding import BlockEncoder, ShardStatistics, num_trained
 from nmtkit.data.generated import Generation
 from nmtkit.data.processes import in_order
@@ -194,7 +194,8 @@ class Preparer:
 
     def _warn_of_shared(self, name: str, pairs: list[Pair]) -> None:
         """Warn of a test set that shares many pairs with the validation set."""
-        if (shared := len(set(pairs).intersection(self._valid))) > ODD_SHARE * len(pairs):
+        valid = {pair for pair in self._valid if any(side.strip() for side in pair)}  # blank ones end documents
+        if (shared := sum(pair in valid for pair in pairs)) > ODD_SHARE * len(pairs):
             log.warning(
                 "%s: %s %s also in the validation set, which chooses the checkpoint", name,
                 counted(shared, self._task.example), "is" if shared == 1 else "are",
@@ -221,8 +222,10 @@ class Preparer:
             text, corpora, held_out = self._read_training_text(temporary, check_only=False)
             if not len(text):
                 num_held_out = sum(map(len, held_out.values()))
-                # - 1: a pair has to be left to train on.
-                raise DataError(too_few(self._data, num_held_out - 1) if num_held_out else self.nothing_left())
+                # Where pairs share only one side with a held-out one, fewer would not help.
+                if not num_held_out or self.findings.dropped[HELD_OUT_COPY] > self.findings.counts["duplicate_pair"]:
+                    raise DataError(self.nothing_left())
+                raise DataError(too_few(self._data, num_held_out - 1))  # a pair has to be left to train on
             facts = {"findings": self.findings.state(), "corpora": corpora, "held_out": held_out}
             return facts, text.save()
 
@@ -255,6 +258,8 @@ class Preparer:
         if self._data.head in ("classes", "number"):
             sides = [open_sides(corpus, "surrogateescape") for corpus in self._train]
             pairs = chain.from_iterable(zip(*of_corpus, strict=False) for of_corpus in sides)
+            if self._data.head == "number":
+                pairs = chain(pairs, self._valid)  # as in finish_tokenizer
             labels = sorted({label_of(label) for source, label in pairs if source.strip()} - {""})
             if self._data.head == "classes":
                 self._check_valid_labels(labels)

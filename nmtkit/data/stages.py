@@ -7,6 +7,7 @@ that depend on it.
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,23 +32,28 @@ def finished_stage(
 
     Args:
         make: function that fills a new folder, and returns the facts and the sha256 sums of large files in it.
+
+    Raises:
+        DataError: the folder is no stage, so it is the user's.
     """
     stored: dict[str, Any] = {}
     with contextlib.suppress(DataError):  # missing or damaged
         stored = read_json(folder / _FACTS, dict)
-    is_of_settings, files = stored.get("fingerprint") == fingerprint and "facts" in stored, stored.get("files")
+    is_whole = stored.pop("sum", None) == fingerprint_of(stored)
     # Other files, such as .DS_Store, are no damage.
-    if is_of_settings and isinstance(files, dict) and files.items() <= sha256_of_files(folder).items():
+    if is_whole and stored["fingerprint"] == fingerprint and stored["files"].items() <= sha256_of_files(folder).items():
         log.info("%s is up to date", folder)
         return dict(stored["facts"])
+    if os.path.lexists(folder) and not (folder / _FACTS).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} would be replaced, but is not nmtkit's; move it, or take another --run-dir")
     try:
         with write_folder_atomically(folder) as temporary:
             facts, sums = make(temporary)
             stored = {"fingerprint": fingerprint, "files": sha256_of_files(temporary, sums), "facts": facts}
-            write_json(temporary / _FACTS, stored)
+            stored = json.loads(json.dumps(stored))  # as it is read: keys that are numbers become text
+            write_json(temporary / _FACTS, {**stored, "sum": fingerprint_of(stored)})
     except BaseException:
         with contextlib.suppress(OSError):  # not empty: another stage is in it
             folder.parent.rmdir()
         raise
-    # Read back, so that a preparation that was interrupted here and one that was not continue from equal values.
-    return dict(read_json(folder / _FACTS)["facts"])
+    return dict(stored["facts"])

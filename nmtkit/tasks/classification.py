@@ -22,6 +22,7 @@ from nmtkit.config.label_kinds import LABEL_KINDS
 from nmtkit.console import counted
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
+from nmtkit.lines import refuse_binary, refuse_carriage_returns
 from nmtkit.tasks.task import Task
 from nmtkit.text.new_tokenizers import label_tokenizer
 from nmtkit.text.normalization import FIELD_MARK
@@ -66,6 +67,10 @@ class LabelTask(Task):
             # The other side is longer: the reader of both reports that.
             if lines[side] is None:
                 return
+            if number == 1:  # before finding faults in what is no text
+                for line, name in zip(lines, names, strict=True):
+                    refuse_binary((line or b"").removesuffix(b"\n"), name)
+                    refuse_carriage_returns(line or b"", name)
             texts = [
                 # Bytes that are not UTF-8 go through unchanged: the reader of these lines names them.
                 (line or b"").removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")

@@ -41,7 +41,9 @@ def converted(text: TextSource, convert: Callable[[str, str, int], str]) -> Text
                 refuse_carriage_returns(stored, text.name)
             # Line ends and bytes that are not UTF-8 stay as they are: the reader of the text counts or names them.
             end = b"\r\n" if line.endswith(b"\r") else b"\n"
-            new = convert(line.removesuffix(b"\r").decode("utf-8", "surrogateescape"), text.name, number)
+            content = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
+            mark = "\ufeff" if number == 1 and content.startswith("\ufeff") else ""  # no part of the text
+            new = mark + convert(content.removeprefix(mark), text.name, number)
             yield new.encode("utf-8", "surrogateescape") + end
 
     return replace(text, read=lines)

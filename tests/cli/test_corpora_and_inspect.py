@@ -160,7 +160,8 @@ class TestInspect:
         assert len(held_out) == 3
         assert {pair.rule for pair in reasons.values()} == {None, "", "one_sided_blank", "too_long"}
         out = run_command("inspect", run, "--line", held_out[0]).out
-        assert "left out of the prepared data (because of other pairs: a copy, or held out)" in out
+        others = "a copy, held out, or in a validation or test set"
+        assert f"left out of the prepared data (because of other pairs: {others})" in out
 
     def test_bytes_that_a_rule_is_about_are_read_as_prepare_read_them(self, run_of_two_corpora: Path) -> None:
         folder, run = run_of_two_corpora.parent, run_of_two_corpora.with_name("odd")

@@ -5,6 +5,7 @@ import fcntl
 import gzip
 import hashlib
 import http.server
+import io
 import shutil
 import ssl
 import subprocess
@@ -12,8 +13,10 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import urllib.response
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -562,6 +565,22 @@ class TestResuming:
         monkeypatch.setattr(urllib.request, "_opener", None)  # it has read the variables already
         monkeypatch.setenv("http_proxy", "http:/proxy:8080")
         assert "proxy URL with no authority" in message_of(lambda: Downloader(cache=tmp_path).fetch(file))
+
+    def test_a_redirection_to_another_protocol_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answer = urllib.response.addinfourl(io.BytesIO(CONTENT), Message(), "ftp://there/t.txt")
+        monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: answer)
+        message = message_of(lambda: Downloader(cache=tmp_path).fetch(RemoteFile("http://here/t.txt")))
+        assert "redirected to ftp://there/t.txt, which is not HTTP" in message
+
+    def test_a_damaged_edition_of_a_part_is_not_continued(self, server: Server, tmp_path: Path) -> None:
+        server.answers["/moving.txt"] = Answer(CONTENT, etag='"one"')
+        file = RemoteFile(f"{server.url}/moving.txt")
+        part = begun(tmp_path, file, CONTENT[:3000])
+        part.with_name(f"{part.name}.json").write_text(f'{{"url": "{file.url}", "validator": 5}}')
+        assert Downloader(cache=tmp_path).fetch(file).path.read_bytes() == CONTENT
+        assert server.ranges == [None]
 
     def test_a_kill_at_a_new_edition_leaves_no_bytes_of_the_old_one_under_its_name(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

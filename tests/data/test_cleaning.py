@@ -17,11 +17,12 @@ from nmtkit.data.cleaning import (
     REPORTED_RATIO,
     RULES,
     PairExaminer,
+    excerpt,
     repaired,
     rule_against_text,
     rules_against_lengths,
 )
-from nmtkit.text.normalization import normalize
+from nmtkit.text.normalization import FIELD_MARK, NEWLINE, TAB, normalize
 
 NO_LIMITS = CleaningConfig(max_tokens=0, max_characters=0, max_ratio=0)
 ODD = "\u2028\u2029\u0085\v\f\r\ufeff\0\x07\x1c\x7f\x80\x9f\udc80\udcff&amp;&#10;&#x2028;&nbsp;<b></b><br/> \t\u00a0é"
@@ -160,13 +161,18 @@ def test_a_side_in_another_writing_system_is_found(source: str, target: str, lan
         ("soft&shy;hyphen &#10;x", "html_entity", "soft\u00adhyphen  x"),
         ("a\x07b\x9fc\td\u0085", "control_character", "abc\td\u0085"),
         ("AT&amp;T &lt;3 &#8364; &amp;lt; &foo; &amp", "html_entity", "AT&T <3 € &lt; &foo; &amp"),
-        ("a&#10;b&#13;c&#x2028;d&NewLine;e&#xFEFF;f", "html_entity", "a b c d e f"),
+        ("a&#10;b&#13;c&#x2028;d&NewLine;e", "html_entity", "a b c d e"),
+        ("foo&#65279;bar&#xFEFF;", "html_entity", "foobar"),
         ("<b>bold</b>ly<br/>new <i>x</i>&lt;b&gt;", "markup", "boldly new x&lt;b&gt;"),
         ("1 < 2 > 0", "markup", "1 < 2 > 0"),
     ],
 )
 def test_fix_corrects_what_its_rule_concerns(line: str, rule: str, expected: str) -> None:
     assert repaired(line, [rule]) == expected
+
+
+def test_an_excerpt_shows_marks_as_what_they_stand_for() -> None:
+    assert excerpt(f"one{TAB}two{FIELD_MARK}three\u200b{NEWLINE}") == r"one\ttwo\tthree\u200b"
 
 
 @settings(deadline=None)

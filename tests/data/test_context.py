@@ -242,6 +242,20 @@ def test_a_tokenizer_without_context_is_refused(tmp_path: Path) -> None:
         prepare(load_recipe(recipe, [f"data.tokenizer={tmp_path / 'run'}"]), tmp_path / "other", workers=1)
 
 
+def test_ends_of_documents_are_not_shared_by_validation_and_test_sets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = load_recipe(
+        write_project(tmp_path), [f'data.test=[{{source="{tmp_path}/x.en",target="{tmp_path}/x.de"}}]']
+    )
+    for last, told in (("x", False), ("d", True)):
+        (tmp_path / "x.en").write_text(f"k\n\n{last}\n")
+        (tmp_path / "x.de").write_text(f"K\n\n{last.upper()}\n")
+        caplog.clear()
+        check(recipe, tmp_path / "run")
+        assert ("x.de: 1 pair is also in the validation set" in caplog.text) == told
+
+
 def test_blank_lines_between_documents_are_no_fault_of_a_set(caplog: pytest.LogCaptureFixture) -> None:
     pairs = [("the dog", "der hund"), ("", ""), ("a cat", ""), ("the cat", "die katze")]
     for context, told in ((2, ["one side"]), (0, ["one side", "both sides"])):

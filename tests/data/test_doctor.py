@@ -486,6 +486,11 @@ class TestCheck:
         assert "at most 40 different pairs can be held out" in reason
         assert "(tagged and generated ones left out)" in reason
 
+    def test_it_tells_that_held_out_copies_leave_nothing_to_train_on(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded([("the tree", target) for _, target in CLEAN]))
+        with pytest.raises(DataError, match=r"^no training pair is left after cleaning \(held_out_copy: \d+\)"):
+            corpus.prepare("data.valid=5")
+
     @pytest.mark.parametrize("pairs", [[], [(b"", b"x"), (b" ", b"")]])
     def test_a_corpus_without_text_is_refused_as_prepare_refuses_it(
         self, corpus: Corpus, pairs: list[tuple[bytes, bytes]]
@@ -580,6 +585,12 @@ class TestReport:
         assert part["lengths"] == {"4": 40}
         assert report["subwords"]["valid"]["source"]["words"] == 3
 
+    def test_half_of_the_tokens_are_those_that_the_vocabulary_covers(self, corpus: Corpus) -> None:
+        corpus.write("train", encoded([("a a a b " + " ".join(f"{c}{n}" for c in "uvwxyz"), "c") for n in range(40)]))
+        part = corpus.prepare("data.vocab_size=12")["subwords"]["train"]["source"]
+        assert part["unknown"] > part["tokens"] / 2
+        assert part["most_frequent_half"] == 1
+
     def test_the_page_is_whole_and_needs_no_network(self, corpus: Corpus) -> None:
         line = with_faults(corpus, "markup")["markup"]
         corpus.prepare()
@@ -651,8 +662,9 @@ class TestReport:
         corpus.write("valid", encoded(list(zip([f"a {source}" for source, _ in pairs], [*moved, "ja"], strict=True))))
         assert "valid.de: the lengths of the two sides are unrelated" in told()
         corpus.write("valid", encoded(pairs[:20]))
-        assert "news.de: 150 pairs are also in the validation set" not in told()  # equal pairs are one
-        assert "news.de: 20 pairs are also in the validation set" in told()
+        assert "news.de: 100 pairs are also in the validation set" in told()
+        corpus.write("news", encoded([*pairs[:1] * 50, *((f"b {source}", target) for source, target in pairs[:51])]))
+        assert "news.de: 50 pairs are also in the validation set" in told()
         numbered = [(f"{n} {source}", f"{n} {target}") for n, (source, target) in enumerate(pairs)]
         corpus.write("train", encoded(numbered))
         corpus.write("news", encoded(numbered[:75]))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TinyProject, run_command
+from tests.conftest import TinyProject, contents, run_command
 
 
 @pytest.mark.parametrize("options", [[], ["--check"]])
@@ -14,7 +14,31 @@ def test_a_folder_of_the_user_named_data_is_not_replaced(tmp_path: Path, options
     (tmp_path / "data" / "train.en").write_text("a\n")
     outcome = run_command("prepare", "quickstart", "--run-dir", tmp_path, *options)
     assert (outcome.code, (tmp_path / "data" / "train.en").read_text()) == (1, "a\n")
-    assert "holds files that are not nmtkit's, such as train.en; take another --run-dir" in outcome.err
+    assert "holds files that are not nmtkit's, such as train.en; move them, or take another" in outcome.err
+
+
+@pytest.mark.parametrize("options", [[], ["--check"]])
+def test_a_file_of_the_user_named_data_is_not_replaced(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "data").write_text("a\n")
+    outcome = run_command("prepare", "quickstart", "--run-dir", tmp_path, *options)
+    assert (outcome.code, (tmp_path / "data").read_text()) == (1, "a\n")
+    assert "data is no folder; move it, or take another --run-dir" in outcome.err
+
+
+@pytest.mark.parametrize("options", [[], ["--check"]])
+def test_corpora_of_the_user_beside_a_tokenizer_are_not_replaced(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "data" / "tokenizer").mkdir(parents=True)
+    for name in ("train.en", ".DS_Store"):
+        (tmp_path / "data" / name).write_text("a\n")
+    before = contents(tmp_path / "data")
+    outcome = run_command("prepare", "quickstart", "--run-dir", tmp_path, *options)
+    assert (outcome.code, contents(tmp_path / "data")) == (1, before)
+    assert "holds files that are not nmtkit's, such as train.en; move them, or take another" in outcome.err
+
+
+def test_prepared_data_with_a_file_of_a_file_manager_are_replaced(tiny: TinyProject, run: Path) -> None:
+    (run / "data" / ".DS_Store").write_bytes(b"of a file manager")
+    assert run_command("prepare", tiny.recipe, "--run-dir", run, "--set", "data.vocab_size=89").code == 0
 
 
 def test_a_recipe_of_the_user_named_recipe_toml_is_not_replaced(tiny: TinyProject, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from nmtkit.decoding.lengths import cut_source
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.run import Run
 from nmtkit.text.new_tokenizers import learn_tokenizer
+from nmtkit.text.normalization import Normalization
 from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.text.vocabulary import BOS, PAD, UNK
 from tests.conftest import message_of
@@ -74,6 +75,13 @@ class TestWeights:
         halves = [set(uses([Part(pairs, 0.5, 100)], range(epoch, epoch + 1))) for epoch, pairs in ((0, 100), (1, 99))]
         assert not halves[0] & halves[1]
         assert halves[0] | halves[1] | {99} == set(range(100))
+
+    @pytest.mark.parametrize("part", [Part(1, 0.5, 2), Part(2, 0.34, 3), Part(3, 0.25, 4)])
+    def test_an_epoch_that_would_take_only_the_lacking_sequence_takes_another(self, part: Part) -> None:
+        counts = [
+            int((epoch + 1) * part.weight * part.cycle) - int(epoch * part.weight * part.cycle) for epoch in range(20)
+        ]
+        assert [len(pairs_of_epoch([part], 1, epoch)) > 0 for epoch in range(20)] == [count > 0 for count in counts]
 
     def test_without_weights_an_epoch_has_the_pairs_in_their_order(self) -> None:
         assert pairs_of_epoch([Part(5, 1.0), Part(7, 1.0)], 1, 3).tolist() == list(range(12))
@@ -203,6 +211,12 @@ class TestPreparedMixture:
         assert typed == data.ids(0, 60).tolist()
         [untagged] = tokenizer.encode([plain], "source")
         assert typed[1:] == untagged
+
+    def test_a_tag_before_a_text_that_becomes_blank_is_an_empty_line(self, run: Path) -> None:
+        tokenizer = Run(run).tokenizer()
+        tokenizer.normalizations["source"] = Normalization(("invisible", "blanks"), "en")
+        assert tokenizer.normalize("<bt> \u200b") == ""
+        assert tokenizer.normalize("<bt> a\u200b") == "<bt> a"
 
     def test_a_tag_anywhere_else_is_text(self, run: Path) -> None:
         tokenizer = Run(run).tokenizer()

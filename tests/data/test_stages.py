@@ -256,28 +256,48 @@ class TestWhatIsMadeAgain:
         different = {name for name, content in alone.items() if found[name] != content}
         assert different == {"data/manifest.json", "data/train/shards.json", "recipe.toml"}
 
-    @pytest.mark.parametrize("damage", ["changed", "missing", "no JSON", "no table", "no facts", "no files"])
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "changed", "missing", "no JSON", "no table", "no facts", "no files", "empty facts", "empty findings",
+            "changed without sums",
+        ],
+    )  # fmt: skip
     def test_a_damaged_stage_is_made_again(
         self, project: Project, made: list[str], alone: dict[str, bytes], damage: str
     ) -> None:
         run = project.prepare(f"damaged {damage}")
         made.clear()
         stage = run / "prepare" / "text"
-        if damage == "changed":
+        stored = read_json(stage / "stage.json")
+        if damage.startswith("changed"):
             content = (stage / "source.txt").read_bytes()
             (stage / "source.txt").write_bytes(content.replace(b"tree", b"free", 1))
+            write_json(stage / "stage.json", {**stored, "files": {}} if damage == "changed without sums" else stored)
         elif damage == "missing":
             (stage / "target.txt").unlink()
         elif damage == "no facts":
-            fingerprint = read_json(stage / "stage.json")["fingerprint"]
-            write_json(stage / "stage.json", {"fingerprint": fingerprint})
+            write_json(stage / "stage.json", {"fingerprint": stored["fingerprint"]})
         elif damage == "no files":
-            write_json(stage / "stage.json", {**read_json(stage / "stage.json"), "files": []})
+            write_json(stage / "stage.json", {**stored, "files": []})
+        elif damage.startswith("empty"):
+            facts = {} if damage == "empty facts" else {**stored["facts"], "findings": None}
+            write_json(stage / "stage.json", {**stored, "facts": facts})
         else:
             (stage / "stage.json").write_text("{" if damage == "no JSON" else "[]")
         (run / "data" / "manifest.json").unlink()
         assert contents(project.prepare(run.name)) == alone
         assert list(dict.fromkeys(made)) == ["text", "shards"]
+
+    @pytest.mark.parametrize("is_folder", [True, False])
+    def test_files_of_the_user_in_place_of_a_stage_are_not_replaced(self, project: Project, is_folder: bool) -> None:
+        text = project.folder / f"with-own-{is_folder}" / "prepare" / "text"
+        own = text / "mine.txt" if is_folder else text
+        own.parent.mkdir(parents=True)
+        own.write_text("mine")
+        with pytest.raises(DataError, match="text would be replaced, but is not nmtkit's; move it"):
+            project.prepare(text.parent.parent.name)
+        assert own.read_text() == "mine"
 
     def test_a_file_beside_those_of_a_stage_is_no_damage(self, project: Project, made: list[str]) -> None:
         run = Run(project.prepare("with-another-file"))

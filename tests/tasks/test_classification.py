@@ -1,5 +1,6 @@
 """Tasks whose output is a label, from text files to labels and scores."""
 
+import gzip
 import json
 import random
 import re
@@ -456,6 +457,33 @@ def test_a_number_that_float32_or_the_field_does_not_write_is_refused(tmp_path: 
     path = write_project(tmp_path, train=("a\nb\n", f"1\n{number}\n"), valid=("a\n", "1\n"), test=("a\n", "1\n"))
     with pytest.raises(DataError, match=f"train.label, line 2: the label '{number}' is no number"):
         prepare(load_recipe(path, ["data.label_type=number"]), tmp_path / "run")
+
+
+def test_equal_numbers_are_refused_by_neither_check_nor_prepare_where_a_validation_number_differs(
+    tmp_path: Path,
+) -> None:
+    path = write_project(tmp_path, train=("a\nb\n", "1\n1\n"), valid=("a\n", "2\n"), test=("a\n", "1\n"))
+    recipe = load_recipe(path, ["data.label_type=number"])
+    assert check(recipe, tmp_path / "run").reasons == []
+    prepare(recipe, tmp_path / "run", workers=1)
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.label"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"a\nb\n"), "holds gzip data and no text; decompress it"),
+        (b"a\rb\rc\r", "only carriage returns end its lines"),
+    ],
+    ids=["gzip", "carriage returns"],
+)
+def test_what_is_no_text_is_named_before_a_field_is_missed(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    recipe = load_recipe(write_project(tmp_path, "pair-label"))
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}: {message}"):
+        prepare(recipe, tmp_path / "run", workers=1)
 
 
 def test_answers_need_not_be_as_many_as_in_training(tmp_path: Path) -> None:

@@ -278,12 +278,18 @@ def test_a_source_that_is_no_text_is_named_before_a_tab_is_missed(tmp_path: Path
         prepare(recipe, tmp_path / "run")
 
 
+def test_a_byte_order_mark_before_a_blank_first_line_is_no_fault(tmp_path: Path) -> None:
+    texts = {"train_source": ["\ufeff", *[SOURCE] * 8], "train_target": ["", *["tea ."] * 8]}
+    _, run = prepared(write_project(tmp_path, **texts), tmp_path / "run")
+    assert len(PairData(run.data / "train")) == 8
+
+
 def test_odd_lines_of_sets_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recipe = load_recipe(write_project(tmp_path, valid_source=[SOURCE, "", "cup\t."], valid_target=["tea", "", " "]))
     prepare(recipe, tmp_path / "run")
     warnings = [record.getMessage() for record in caplog.records if "valid.target" in record.getMessage()]
     own = ["both sides are blank (line 2)", "one side is blank (line 3)"]
-    shared = "3 pairs are also in the validation set, which chooses the checkpoint"
+    shared = "2 pairs are also in the validation set, which chooses the checkpoint"
     assert [warning.partition(": ")[2] for warning in warnings] == [*own, *own, shared]
 
 
