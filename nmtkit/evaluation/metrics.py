@@ -342,7 +342,7 @@ def random_generator() -> "np.random.Generator":
 def check_seed() -> str:
     """Return SACREBLEU_SEED, from which sacreBLEU samples; raise DataError where it is no seed."""
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
-    if seed != "none" and not re.fullmatch(r"\d+", seed, re.ASCII):
+    if seed != "none" and not re.fullmatch(r"\d{1,100}", seed, re.ASCII):
         raise DataError(f"the environment variable SACREBLEU_SEED is {seed!r}: set a whole number from 0, or unset it")
     return seed
 

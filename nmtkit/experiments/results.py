@@ -112,7 +112,9 @@ def _compare(finding: Finding, rows: Mapping[str, dict[str, Any]]) -> dict[str, 
         holds = difference > 0 if finding.metric == "bleu" else difference < 0
     compared["verdict"] = "holds" if holds else "does not hold"
     if finding.within is None and not is_apart:
-        compared["verdict"] = f"undecided: the {'scores are equal' if num_finished == 1 else 'seeds overlap'}"
+        compared["verdict"] = (
+            f"undecided: the {'scores are equal' if difference == 0 and num_finished == 1 else 'seeds overlap'}"
+        )
     if num_finished == 1:
         compared["verdict"] += " (one seed)"
     return compared
@@ -128,7 +130,7 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[Path]:
     write_json(paths[0], report)
     markdown, body = [], []
     for level, made in enumerate(result_tables(report), start=1):
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in made.rows]
+        cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in made.rows]
         markdown += ["#" * level + f" {made.title}", ""]
         markdown += [f"| {' | '.join(row)} |" for row in (made.columns, ["---"] * len(made.columns), *cells)]
         markdown += [line for note in made.notes for line in ("", note)] + [""]

@@ -230,7 +230,7 @@ def run_in_processes(
         jobs: number of runs at a time; they are spread over the CUDA devices.
         threads: CPU threads of each run; by default the runs share the cores equally.
     """
-    waiting, children = list(runs), dict[int, tuple[PlannedRun, subprocess.Popen[bytes]]]()
+    waiting, children = list(runs), dict[int, tuple[PlannedRun, subprocess.Popen[bytes], int]]()
     devices = _cuda_devices(device)
     try:
         while waiting or children:
@@ -238,15 +238,15 @@ def run_in_processes(
             free = [slot for slot in range(jobs) if slot not in children]
             for slot in free[: len(waiting)]:
                 run = waiting.pop(0)
-                children[slot] = run, _start(run, slot, folder, arguments, devices, threads or threads_each(jobs))
-            ended = [slot for slot, (_, process) in children.items() if process.poll() is not None]
+                children[slot] = run, *_start(run, slot, folder, arguments, devices, threads or threads_each(jobs))
+            ended = [slot for slot, (_, process, _) in children.items() if process.poll() is not None]
             for slot in ended:
-                run, process = children.pop(slot)
-                yield run, _error_of(process.returncode, Run(folder / run.name).row_log)
+                run, process, begin = children.pop(slot)
+                yield run, _error_of(process.returncode, Run(folder / run.name).row_log, begin)
             if not ended:
                 time.sleep(0.1)
     finally:
-        processes = [process for _, process in children.values()]
+        processes = [process for _, process, _ in children.values()]
         for process in processes:
             process.terminate()
         wait_or_kill(processes, _SECONDS_TO_SAVE)
@@ -267,7 +267,8 @@ def _cuda_devices(device: str) -> list[str]:
 
 def _start(
     run: PlannedRun, slot: int, folder: Path, arguments: Sequence[str], devices: Sequence[str], threads: int
-) -> subprocess.Popen[bytes]:
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a run; return its process, and where its messages begin in the log, which keeps those of earlier ones."""
     # Before the inherited variables, so that a number set by the user counts.
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **same_imports()}
     if devices:
@@ -277,18 +278,21 @@ def _start(
     log_path = Run(folder / run.name).row_log
     log.info("%s: started; its log is %s", run.name, log_path)
     # In a new session, so that Ctrl-C reaches the run only once, through the sweep.
-    with log_path.open("wb") as log_file:
-        return subprocess.Popen(
+    with log_path.open("ab") as log_file:
+        begin = log_file.tell()
+        process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
         )
+    return process, begin
 
 
-def _error_of(code: int, log_path: Path) -> str | None:
-    """Return the error of a failed run in one line; None if it succeeded."""
+def _error_of(code: int, log_path: Path, begin: int) -> str | None:
+    """Return the error of a failed run in one line, from its log from ``begin`` on; None if it succeeded."""
     if code == 0:
         return None
     if code < 0:
         return how_it_ended(code)
-    lines = [line for line in log_path.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    text = log_path.read_bytes()[begin:].decode("utf-8", "replace")
+    lines = [line for line in text.split("\n") if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines or [f"ended with exit code {code}"])[-1].strip()

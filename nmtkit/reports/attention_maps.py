@@ -74,7 +74,8 @@ class AttentionMap:
         kind: encoder and decoder: self-attention; cross: of the decoder to the source.
         rows: the tokens that attend. Of the decoder: those that are written at a position.
         columns: the tokens that are attended to. Of the decoder's self-attention: those it has written before.
-        weights: [layers, heads, rows, columns]; rows sum to 1.
+        weights: [layers, heads, rows, columns]; rows sum to 1, in a decoder without encoder those of decoder and cross
+            together.
     """
 
     kind: Kind
@@ -160,7 +161,7 @@ def _tokens(tokenizer: Tokenizer, ids: list[int], side: Side) -> TokenRow:
 def to_words(pieces: AttentionMap) -> AttentionMap:
     """Return the attention between words: sums over the pieces attended to, means over those that attend.
 
-    So the rows still sum to 1. Source: Clark et al., "What Does BERT Look At?", section 4.1.
+    So the sums of rows stay as they are. Source: Clark et al., "What Does BERT Look At?", section 4.1.
     """
 
     def members(tokens: TokenRow) -> npt.NDArray[np.float64]:  # [words, pieces]

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ class RunFacts:
 
     def command(self, name: str) -> str:
         """Return the command that does a step of this run: prepare, train, score, cost."""
-        folder = shlex.quote(str(self.folder))
+        path = str(self.folder)
+        folder = shlex.quote(f"./{path}" if path.startswith("-") else path)
         if name in ("prepare", "train"):
             return f"nmtkit {name} {shlex.quote(str(Run(self.folder).recipe_file))} --run-dir {folder}"
         return f"nmtkit {name} {folder}"
@@ -211,12 +213,14 @@ def example_pair(run: RunFacts) -> tuple[str, str, str | None, str | None] | Non
                 return source, hypothesis, sample.get("target_language", only), sample.get("source_language")
     texts = [(files.test_text(name), files.translation(name), data.tests.get(name)) for name in files.test_sets()]
     target_is_text = run.task.own_metric is None
-    of_valid = run.get("data/manifest.json", "valid_directions", 0, 0)
+    # Of several directions, the sentences of the first are at the beginning.
+    of_valid, count = (run.get("data/manifest.json", "valid_directions", 0, index) for index in (0, 1))
     for text, output, direction in [*texts, (files.valid_text, files.valid_text.reference, of_valid)]:
         target = output if output.is_file() else text.reference
         if text.source.is_file() and target.is_file():
             # Not strict, as one sentence is enough; `score` checks that the numbers of lines are equal.
-            for pair in zip(read_lines(text.source), read_lines(target), strict=False):
+            pairs = zip(read_lines(text.source), read_lines(target), strict=False)
+            for pair in islice(pairs, count if direction is of_valid else None):
                 if all(5 <= len(words_and_signs(side)) <= 25 for side in (pair if target_is_text else pair[:1])):
                     from_, to = direction if direction and data.has_directions else (None, only)
                     return *pair, to, from_ if data.has_source_tags else None

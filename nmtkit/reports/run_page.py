@@ -230,6 +230,8 @@ def _averages_table(run: RunFacts) -> str:
 
 
 def _attention(run: RunFacts, index: int) -> dict[str, Any]:
+    from nmtkit.decoding.request import TranslationRequest
+    from nmtkit.decoding.translator import Translator
     from nmtkit.model_folder import load_model
 
     pair = example_pair(run)
@@ -239,7 +241,12 @@ def _attention(run: RunFacts, index: int) -> dict[str, Any]:
         loaded = load_model(run.folder / run.model)
         if len(loaded.tokenizer.target_languages) == 1:
             pair = (*pair[:2], None, pair[3])
-        maps = attention_maps.attention_maps(loaded, *pair)
+        source, target = pair[:2]
+        if loaded.tokenizer.segment_mark:  # the pieces cannot be told from the words that they are joined to
+            translator = Translator([loaded.model], loaded.tokenizer.in_direction(*pair[2:]), loaded.decoding)
+            [[best]] = translator.translations([source], TranslationRequest(split="never"))
+            target = loaded.tokenizer.as_divided(best.text, best.pieces)
+        maps = attention_maps.attention_maps(loaded, source, target, *pair[2:])
     except NmtkitError as error:
         log.warning("%s: no attention in the report: %s", run.name, error)
         return {"missing": str(error)}

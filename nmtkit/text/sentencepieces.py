@@ -95,7 +95,8 @@ class SentencePiece:
         return SubwordSampler(kind, pieces, [processor.get_score(index) for index in range(len(self))], strength)
 
     def decode(self, ids: list[int]) -> str:
-        return str(self._processor.decode(ids)).replace(STAND_IN, BLANK_SIGN)
+        # Without an entry for the blank, it is the bytes of its sign.
+        return str(self._processor.decode(ids)).replace(BLANK_SIGN, " ").replace(STAND_IN, BLANK_SIGN)
 
     def piece(self, index: int) -> str:
         return str(self._processor.id_to_piece(index))

@@ -238,7 +238,8 @@ class Tokenizer:
     def normalize(self, line: str, side: Side = "source") -> str:
         """Return the normalised text of a line; a tag at the beginning of a source is left unchanged."""
         tag, text = self.split_tag(line) if side == "source" else ("", line)
-        return f"{tag} {self.normalizations[side](text)}" if tag else self.normalizations[side](text)
+        text = self.normalizations[side](text)
+        return f"{tag} {text}" if tag and text else text
 
     def encode(self, lines: list[str], side: Side, threads: int | None = None) -> list[list[int]]:
         """Return the ids of normalised lines, without begin and end symbols; [] for an empty line.

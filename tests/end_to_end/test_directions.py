@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from nmtkit.errors import DataError
 from nmtkit.evaluation.compare import compare_runs
 from nmtkit.evaluation.metrics import score
 from nmtkit.json_toml import read_json, read_json_lines
-from nmtkit.lines import read_lines
+from nmtkit.lines import read_lines, write_lines
 from nmtkit.pipeline import RunResult
 from nmtkit.reports.run_facts import example_pair, read_run
 from nmtkit.run import Run
@@ -189,6 +190,18 @@ def test_report_card_cost_and_comparison_know_the_languages(run: Path, tmp_path:
     compared = compare_runs([run, copied], trials=10)
     assert set(compared.scores) == {"t.en-de", "t.en-fr"}
     assert "text:moses-fr" in compared.scores["t.en-fr"]["bleu-tokenized"]["copied"].signature
+
+
+def test_only_sentences_of_the_first_direction_are_shown_with_it(run: Path, tmp_path: Path) -> None:
+    short, long = "ba do", "ba do gi ku le mo"
+    copied = Run(Path(shutil.copytree(run, tmp_path / "run")))
+    shutil.rmtree(copied.data / "test")
+    [[first, count], [_, others]] = read_json(copied.data / "manifest.json")["valid_directions"]
+    for at, expected in ((count, None), (count - 1, (long, long, first[1], None))):
+        lines = [short] * at + [long] + [short] * (count + others - at - 1)
+        for path in (copied.valid_text.source, copied.valid_text.reference):
+            write_lines(path, lines)
+        assert example_pair(replace(read_run(copied.folder), metrics=[])) == expected
 
 
 def test_averages_are_searched_by_the_mean_of_the_directions(run: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.model_folder import read_tensors
 from nmtkit.run import Run
 from nmtkit.training.validation import Validation
-from tests.conftest import run_command
+from tests.conftest import TinyProject, run_command
 from tests.forked import Forked, run_forked
 
 ROWS = """
@@ -467,6 +468,44 @@ def test_a_finding_holds_only_beyond_the_spread_of_the_seeds(
     two_rows: Callable[..., dict[str, Any]], one: list[float], two: list[float], options: dict[str, Any], verdict: str
 ) -> None:
     assert two_rows(one, two, **options)["findings"][0]["verdict"] == verdict
+
+
+def test_rows_of_unlike_numbers_of_seeds_that_overlap_are_not_called_equal(tiny_project: TinyProject) -> None:
+    loaded = load_recipe(str(tiny_project.recipe))
+    finding = {"text": "f", "metric": "bleu", "better": "one", "other": "two"}
+    sweep = Sweep.model_validate({"title": "t", "rows": [{"name": "one"}, {"name": "two"}], "findings": [finding]})
+    runs = plan(loaded, sweep, sweep.rows, seeds=2, scale=False)
+    found = {"one-seed1": result_of(30, 30), "two-seed1": result_of(29, 29), "two-seed2": result_of(32, 32)}
+    verdict = make_report(loaded, sweep, runs, found, {})["findings"][0]["verdict"]
+    assert verdict == "undecided: the seeds overlap (one seed)"
+
+
+def test_a_line_end_in_a_finding_breaks_no_table(two_rows: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    report = two_rows([30], [28])
+    report["findings"][0]["text"] = "one is\nbetter\r\nthan two"
+    write_report(tmp_path, report)
+    assert "| one is better than two | " in (tmp_path / "ablations.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("written", "error"), [("", "ended with exit code 1"), ("error: new", "new"), ("lost", "lost")]
+)
+def test_the_log_of_a_row_is_kept_and_the_error_is_that_of_this_attempt(
+    tiny_project: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, error: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho '{written}'\nexit 1\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    sweep = Sweep.model_validate({"title": "t", "rows": [{"name": "one"}]})
+    runs = plan(load_recipe(str(tiny_project.recipe)), sweep, sweep.rows, seeds=1, scale=False)
+    log = Run(tmp_path / "one-seed1").row_log
+    log.parent.mkdir()
+    log.write_text("error: old\n")
+    assert list(sweep_module.run_in_processes(runs, tmp_path, [], jobs=1, device="cpu", threads=1)) == [
+        (runs[0], error)
+    ]
+    assert log.read_text() == f"error: old\n{written}\n"
 
 
 def test_of_several_seeds_mean_and_spread_are_shown(two_rows: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

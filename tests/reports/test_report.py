@@ -28,7 +28,7 @@ from nmtkit.reports.played import PLAYED, lengths_of
 from nmtkit.reports.run_facts import FORMS, read_run, translated
 from nmtkit.reports.run_page import report_page
 from nmtkit.training.averaging import read_averaging
-from tests.conftest import run_command
+from tests.conftest import TinyProject, prepared, run_command
 
 
 class Page(HTMLParser):
@@ -456,6 +456,22 @@ def test_attention_is_shown_between_words_only_where_blanks_divide_them(
         monkeypatch.setattr("nmtkit.reports.run_page.example_pair", lambda run, pair=pair: (*pair, None, None))
         found = Page(report_page([read_run(finished)]))
         assert found.data["attention-0"]["first"]["form"] == form
+
+
+def test_attention_is_that_of_the_pieces_that_were_joined_to_words(
+    tiny: TinyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = prepared(tiny.recipe, tmp_path / "run", 'data.subwords="none"', "data.vocab_size=60000")[1]
+    tiny.train(pieces.folder, 'data.subwords="none"', "data.vocab_size=60000", "training.max_steps=4")
+    monkeypatch.setattr("nmtkit.reports.run_page.example_pair", lambda run: ("ab cde", "ABCDE", None, None))
+    data = Page(report_page([read_run(pieces.folder)])).data["attention-0"]
+    assert "<unk>" not in str(data["pieces"])
+
+
+def test_a_folder_that_begins_like_an_option_stays_a_folder_in_commands(finished: Path) -> None:
+    run = replace(read_run(finished), folder=Path("-run"))
+    assert run.command("score") == "nmtkit score ./-run"
+    assert run.command("train").endswith(" --run-dir ./-run")
 
 
 class TestCommand:

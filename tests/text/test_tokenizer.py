@@ -96,6 +96,13 @@ class TestNothingIsRewritten:
         tokenizer = learn([*pairs(), ("\u2581 a", "b \u2581")], subwords=kind, normalize=[])
         assert back_and_forth(tokenizer, line) == line
 
+    @pytest.mark.parametrize("line", ["我 国", " 我  国 ", "我\u2581国"])
+    def test_a_blank_without_an_entry_comes_back_from_its_bytes(self, line: str) -> None:
+        text = [(han, han) for han, _ in pairs("的一是在不了有和人这中大为上个我国")]
+        tokenizer = learn(text, subwords="characters", byte_fallback=True, vocab_size=4 + 256 + 10, normalize=[])
+        assert "\u2581" not in tokenizer.pieces(range(tokenizer.vocab_size("target")), "target")
+        assert back_and_forth(tokenizer, line) == line
+
     def test_without_byte_fallback_an_unseen_character_is_unknown(self, untouched: Tokenizer) -> None:
         (ids,) = untouched.encode(["a日b"], "target")
         assert ids.count(UNK) == 1
