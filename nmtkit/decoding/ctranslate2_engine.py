@@ -142,6 +142,8 @@ def check_installed() -> None:
 class CTranslate2Translator(Engine):
     """Translator of lines with an export: one translation per line, without constraints."""
 
+    has_alignments = False
+
     def __init__(
         self, export: Export, translator: "ctranslate2.Translator", tokenizer: Tokenizer, decoding: DecodingConfig
     ) -> None:

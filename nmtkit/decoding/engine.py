@@ -43,6 +43,7 @@ class Engine(ABC):
         precision: precision of the weights or of the matrix products.
         device: kind of device: cpu, cuda or mps.
         is_small: matrix products for one sentence are too small for several threads.
+        has_alignments: translations can be aligned with their sources.
         weights_sha256: checksums of the weight files that were read.
         model_sha256: checksums of the weights of the models; for an export, of the models that it was made from.
         before_step: called before each step of a search by torch; an exception from it ends the translation.
@@ -51,6 +52,7 @@ class Engine(ABC):
     precision: str
     device: str
     is_small = False
+    has_alignments = True
     weights_sha256: tuple[str, ...] = ()
     model_sha256: tuple[str, ...] = ()
 

@@ -17,10 +17,9 @@ from nmtkit.console import log
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, exports_of, is_export
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.lengths import longest_translation, source_limit
-from nmtkit.errors import ModelError
+from nmtkit.errors import DataError, ModelError
 from nmtkit.model_folder import MODEL_FILES, check_sum, is_model_folder, read_provenance, step_of
 from nmtkit.run import Run, find_model
-from nmtkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # imports torch, which the CTranslate2 engine does not need
     from nmtkit.distributed.workers import Workers
@@ -62,7 +61,7 @@ def choose_export(
             and device != "mps"
             and decoding.is_that_of_ctranslate2
             # After a given beginning, it may drop a hypothesis that ends at once.
-            and (decoding.beam == 1 or not Tokenizer.load(first.folder / "tokenizer").settings.get("target_starts"))
+            and (decoding.beam == 1 or not first.manifest.get("target_starts"))
             and first.quantization == "float32"
             and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
         )
@@ -84,7 +83,7 @@ def choose_export(
     if named and folder.name == "export":
         run = Run(folder.parent)
         near = [model for model in (run.folder, run.averaged, *run.checkpoints()) if is_model_folder(model)]
-        if near and not any(map(chosen.is_made_from, near)):
+        if near and not any(_is_made_from(chosen, model) for model in near):
             log.warning("%s: made from no model that is in %s now; export it again", chosen.folder, run.folder)
     or_torch = ", or name the model itself" if named else " or --engine torch"
     if decoding.beam > 1 and decoding.coverage_penalty:
@@ -98,6 +97,14 @@ def choose_export(
     note = "" if decoding.is_that_of_ctranslate2 else f"; its beam search differs from nmtkit's, see {manifest}"
     log.info("engine: ctranslate2, %s, %s%s", chosen.folder, chosen.quantization, note)
     return chosen
+
+
+def _is_made_from(export: Export, neighbour: Path) -> bool:
+    """Return whether an export is made from a model near it, whose damage is none of the export's."""
+    try:
+        return export.is_made_from(neighbour)
+    except (DataError, ModelError):
+        return False
 
 
 def _has_positions(export: Export, decoding: DecodingConfig, max_source_tokens: int) -> bool:

@@ -136,7 +136,7 @@ def outcome_of(episodes: Sequence[Played]) -> dict[str, Any]:
 def best_return_probabilities(episodes: Sequence[Played]) -> dict[str, list[float]]:
     """Return the mean probability of the highest return before each step, of episodes with and without success.
 
-    Source: figure 5, on the left. Each mean ends where fewer than half of its episodes go on.
+    Source: figure 5, on the left. Each mean has as many steps as the median of its episodes.
     """
     found = {}
     for name, is_success in (("success", True), ("no success", False)):
@@ -326,10 +326,14 @@ class _Player:
             if self._is_predicted:
                 # From 0 to 1, so that no power is too large; only proportions count.
                 ranks = np.arange(len(self._facts.values)) / max(1, len(self._facts.values) - 1)
-                weighted = probabilities * ranks**self._request.prior
-                within = np.where(probabilities < self._request.min_probability, 0.0, weighted)
+                prior = self._request.prior
+                within = probabilities >= self._request.min_probability
                 # Where all but the lowest, whose rank is 0, are less probable, none is left out.
-                weighted = np.where(within.sum(1, keepdims=True) > 0, within, weighted)
+                within |= ~(within & ((ranks > 0) | (prior == 0))).any(1, keepdims=True)
+                # Relative to the highest, as all other powers may vanish.
+                highest = np.where(within, ranks, 0.0).max(1, keepdims=True)
+                relative = np.divide(ranks, highest, out=np.zeros_like(probabilities), where=within & (highest > 0))
+                weighted = np.where(within, probabilities * relative**prior, 0.0)
                 chosen = self._sampled(weighted, randoms)
                 for history, index in zip(to_go, chosen, strict=True):
                     history[-1] = self._facts.values[index]

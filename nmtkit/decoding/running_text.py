@@ -230,7 +230,8 @@ class Generator:
         """Store the models; ``length``, the tokens of their training sequences, is also the most that is read at once.
 
         Args:
-            forbidden: phrases that no continuation may contain, each in its usual subwords.
+            forbidden: phrases that no continuation may contain, each in its usual subwords, at the beginning of a line
+                or after a blank.
 
         Raises:
             ModelError: these are other models.
@@ -239,12 +240,19 @@ class Generator:
         # The tokenizer of the first model is that of all.
         self._loaded, self._length = loaded[0], length
         task_of(self._loaded.tokenizer).require("generate")
+        tokenizer = self._loaded.tokenizer
         self._forbidden = [tuple(_prompt_ids(self._loaded, phrase, "forbidden phrase")) for phrase in forbidden]
-        for phrase, ids in zip(forbidden, self._forbidden, strict=True):
+        for phrase, ids in zip(forbidden, list(self._forbidden), strict=True):
             if not ids or UNK in ids:
-                unknown = " ".join(self._loaded.tokenizer.unknown_in(phrase))
+                unknown = " ".join(tokenizer.unknown_in(phrase))
                 fault = f"has characters that are not in the model's vocabulary ({unknown})"
                 raise DataError(f"the forbidden phrase {phrase!r} {fault if ids else 'is empty; leave it out'}")
+            text = tokenizer.normalize(phrase, "target")
+            # Within a line, its first subword may be another one, with the blank before it.
+            if "\n" not in phrase and not text.startswith(" "):
+                [after_blank] = tokenizer.encode([f" {text}"], "target")
+                if UNK not in after_blank:
+                    self._forbidden.append(tuple(after_blank))
         self.decoding = decoding
         self._decoders = []
         for each in loaded:

@@ -81,7 +81,7 @@ class Translator(Engine):
             else StepDecoder(model, _DTYPES[precision])
             for model in models
         ]
-        self._sees_source = all(model.config.sees_source for model in models)
+        self.has_alignments = all(model.config.sees_source for model in models)
         self._reads_no_end = all(isinstance(decoder, JoinedStepDecoder) for decoder in self._decoders)
         self.precision = precision
         self.device = self._device.type
@@ -131,7 +131,7 @@ class Translator(Engine):
             raise DataError(f"{request.n_best} translations per line need a beam that large, not {beam}")
         if self.decoding.well_formed and self._well_formed is None:
             raise DataError(f"{self.decoding.WELL_FORMED}: any output of this model is well-formed; remove the setting")
-        if (request.attention or self.decoding.coverage_penalty) and not self._sees_source:
+        if (request.attention or self.decoding.coverage_penalty) and not self.has_alignments:
             refused = "ask for no alignment" if request.attention else "set coverage_penalty = 0"
             raise DataError(f"no layer of this decoder sees the whole source (self_attention): {refused}")
         if request.sampling is not None and (any(request.required) or request.glossary or request.keep):

@@ -12,6 +12,7 @@ import tomli_w
 from nmtkit.console import counted, log
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export import openai_gpt, seq2seq
+from nmtkit.files import as_text
 from nmtkit.json_toml import read_json
 from nmtkit.model_folder import is_model_folder, read_provenance, save_model
 
@@ -62,7 +63,7 @@ def import_model(
         raise ModelError(str(error)) from None
     if source_language is not None and imported.config.is_joined:
         raise ModelError(f"{folder}: a language model has no source language; leave out --source-language")
-    provenance = {"kind": "import", "imported_from": str(folder)}
+    provenance = {"kind": "import", "imported_from": as_text(folder)}
     save_model(
         output, imported.weights, imported.config, imported.tokenizer, imported.decoding, provenance, imported.lengths
     )

@@ -23,6 +23,7 @@ from nmtkit.decoding.request import TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.evaluation.metrics import score
+from nmtkit.files import as_text
 from nmtkit.lines import read_lines
 from nmtkit.model_folder import LoadedModel
 from nmtkit.run import Run
@@ -82,7 +83,7 @@ def sample_lines(candidates: Sequence[Path], file: Path | None) -> tuple[str, li
     """Return the origin and the lines of a file, else of the first candidate there is, else of the built-in corpus."""
     files = [file] if file is not None else [path for path in candidates if path.is_file()]
     if files:
-        return str(files[0]), read_lines(files[0])
+        return as_text(files[0]), read_lines(files[0])
     origin = "built-in corpus (made-up English)"
     log.warning("no validation text found: the export is checked on %s; give other text with --sample FILE", origin)
     return origin, [pair.source for pair in synthetic.generate("valid")]

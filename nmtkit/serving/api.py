@@ -80,8 +80,10 @@ class Api:
         self._seconds = Histogram(
             "nmtkit_request_seconds", "Time to the answer.", ["path", "status"], registry=queue.registry
         )
-        beams = [[*pair, self._most_translations(engine)] for pair, (engine, _) in directions.items()]
-        settings = {"directions": beams, "maxCharacters": limits.characters, "needsKey": bool(keys)}
+        offered = [
+            [*pair, self._most_translations(engine), engine.has_alignments] for pair, (engine, _) in directions.items()
+        ]
+        settings = {"directions": offered, "maxCharacters": limits.characters, "needsKey": bool(keys)}
         targets: dict[str, list[str]] = {}
         for source, target in directions:
             targets.setdefault(source, []).append(target)
@@ -99,7 +101,7 @@ class Api:
         }
 
     def _most_translations(self, engine: Engine) -> int:
-        """Return how many translations the page offers; 0: nor an alignment, which CTranslate2 does not have either."""
+        """Return how many translations the page offers; 0: not even a choice, as CTranslate2 has only the best."""
         if isinstance(engine, CTranslate2Translator):
             return 0
         return 1 if "target" in engine.tokenizer.context_sides else min(engine.decoding.beam, self._limits.beam)

@@ -38,13 +38,13 @@ function later() {
 }
 
 async function translate() {
-  const q = text.value, [from, to, beam] = direction();
+  const q = text.value, [from, to, , hasAlignment] = direction();
   showStatus("");
   if (!q.trim()) return show("", {translatedText: ""});
   request = new AbortController();
   output.ariaBusy = "true";
   try {
-    const fields = {q, source: from, target: to, alignment: beam > 0, n_best: Number(count.value), api_key: key.value};
+    const fields = {q, source: from, target: to, alignment: hasAlignment, n_best: Number(count.value), api_key: key.value};
     const response = await fetch("translate", {
       method: "POST", signal: request.signal, body: JSON.stringify(fields),
       headers: {"Content-Type": "application/json"},

@@ -16,7 +16,10 @@ _TAG = (
 )
 _MARKUP = re.compile(rf"((?:(?:{_TAG})\s*+)++)", re.DOTALL | re.IGNORECASE)
 """Tags. Possessive, so that a text takes a scan for each of its tags at most."""
-_BLANKS = re.compile(r"((?:\s|&nbsp;|&#160;|&#xa0;)++)", re.IGNORECASE)
+_BLANKS = re.compile(
+    r"((?:\s|&nbsp;?|&(?:ensp|emsp|thinsp|#32|#160|#8194|#8195|#8201|#8239|#x20|#xa0|#x200[239]|#x202f);)++)",
+    re.IGNORECASE,
+)
 _TAGS = re.compile(_TAG, re.DOTALL | re.IGNORECASE)
 _PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
 _NEAR = 32

@@ -232,6 +232,13 @@ class TestSample:
             export(model, "ctranslate2", output=tmp_path / "new", sample_file=file)
 
 
+def test_a_sample_may_have_a_name_that_is_not_utf_8(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "caf\udce9"
+    file.write_text("The dog sees a cat.\n", encoding="utf-8")
+    _, manifest = export(model, "ctranslate2", output=tmp_path / "new", sample_file=file)
+    assert read_json(tmp_path / "new" / "manifest.json")["parity"]["sample"] == manifest["parity"]["sample"]
+
+
 def test_a_folder_that_holds_something_else_is_not_replaced(model: Path, exported: Path, tmp_path: Path) -> None:
     older = shutil.copytree(exported, tmp_path / "older")
     for folder in (tmp_path / "mine", older):

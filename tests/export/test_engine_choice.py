@@ -9,13 +9,13 @@ from typing import Literal
 import pytest
 from tiny_models import make_run
 
-from nmtkit.decoding import engine_choice
+from nmtkit.decoding import ctranslate2_engine, engine_choice
 from nmtkit.decoding.ctranslate2_engine import CTranslate2Translator, Export, exports_of
 from nmtkit.decoding.engine_choice import choose_export, load_engine
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError, ModelError
 from nmtkit.export.export import export
 from nmtkit.json_toml import read_json, write_json
-from nmtkit.text.tokenizer import Tokenizer
 
 GREEDY: dict[str, object] = {"beam": 1}
 
@@ -48,7 +48,6 @@ class TestAuto:
     def test_it_takes_beam_search_with_finished_hypotheses_beside_the_beam_if_it_is_the_same(
         self, exported_run: Path, log_text: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        tokenizer = Tokenizer.load(exported_run / "averaged" / "tokenizer")
         beside: dict[str, object] = {"finished": "beside", "length_penalty": "length", "alpha": 0.7}
         for same in ({}, {"length_penalty": "none"}, {"length_penalty": "wu", "alpha": 0.0}):
             assert choose_export([exported_run], "auto", {**beside, **same}) is not None
@@ -57,8 +56,8 @@ class TestAuto:
             assert choose_export([exported_run], "auto", {**beside, **other}) is None
         assert log_text.text.count("\n") == 3
         with monkeypatch.context() as patch:  # as in an imported model of M2M-100
-            patch.setitem(tokenizer.settings, "target_starts", {"de": "__de__"})
-            patch.setattr(Tokenizer, "load", lambda folder: tokenizer)
+            read = lambda *arguments: {**read_json(*arguments), "target_starts": {"de": "__de__"}}  # noqa: E731
+            patch.setattr(ctranslate2_engine, "read_json", read)
             assert choose_export([exported_run], "auto", beside) is None
             assert choose_export([exported_run], "auto", {**beside, "beam": 1}) is not None
         assert choose_export([exported_run], "ctranslate2", beside) is not None
@@ -168,6 +167,24 @@ class TestAuto:
         assert "files is missing" in log_text.text
         with pytest.raises(ModelError, match=r"manifest\.json: files is missing"):
             choose_export([run / "export" / "ctranslate2"], "auto", {})
+
+    @pytest.mark.parametrize("search", [GREEDY, {"finished": "beside", "length_penalty": "none"}])
+    def test_a_damaged_tokenizer_of_an_export_means_torch(
+        self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture, search: dict[str, object]
+    ) -> None:
+        run = Path(shutil.copytree(exported_run, tmp_path / "run"))
+        for path in (run / "export" / "ctranslate2" / "tokenizer").iterdir():
+            path.write_bytes(b"{")
+        assert isinstance(load_engine([run], "auto", search, [], device="cpu", threads=1), Translator)
+        assert "using the torch engine, because the export cannot be used" in log_text.text
+
+    def test_a_damaged_model_beside_a_named_export_is_only_told(
+        self, exported_run: Path, tmp_path: Path, log_text: pytest.LogCaptureFixture
+    ) -> None:
+        run = Path(shutil.copytree(exported_run, tmp_path / "run"))
+        (run / "averaged" / "model.json").write_text("{")
+        assert choose_export([run / "export" / "ctranslate2"], "auto", {}) is not None
+        assert "made from no model that is in" in log_text.text
 
     @pytest.mark.parametrize("engine", ["auto", "ctranslate2"])
     def test_the_export_of_a_damaged_model_does_not_hide_the_damage(

@@ -89,6 +89,16 @@ def test_a_quantization_may_be_called_as_translate_calls_it(run: Path, tmp_path:
     assert read_json(folder / "manifest.json")["quantization"] == "bfloat16"
 
 
+def test_the_current_folder_is_not_replaced_by_an_export(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run_command("export", run, "--format", "ctranslate2", "--output", ".", "--quiet")
+    told = "the current folder would be replaced; leave it first, or name another folder"
+    assert outcome == (1, "", f"error: {tmp_path}: {told}\n")
+    assert list(Path.cwd().iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

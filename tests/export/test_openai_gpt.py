@@ -151,6 +151,13 @@ def test_a_folder_that_has_only_tokenizer_json_is_read(tmp_path: Path, theirs: t
     assert imported(folder, tmp_path / "second").tokenizer.fingerprint() == first.fingerprint()
 
 
+def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / "caf\udce9"
+    write_released(folder, 1, 64, 20, len(PIECES))
+    write_released_vocabulary(folder)
+    assert imported(folder, tmp_path / "ours").provenance["imported_from"].startswith(f"{tmp_path}/caf")
+
+
 def test_text_is_continued_and_scored(tmp_path: Path, theirs: torch.nn.Module) -> None:
     done = run_command("import", tmp_path / "theirs", "--output", tmp_path / "ours", "--target-language", "de")
     assert (done.code, done.out) == (0, f"{tmp_path / 'ours'}\n")

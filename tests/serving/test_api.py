@@ -10,16 +10,19 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from nmtkit.decoding.request import TranslationRequest
+from nmtkit.config.decoding_schema import DecodingConfig
+from nmtkit.decoding.request import Translation, TranslationRequest
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import ModelError, NmtkitError
 from nmtkit.serving.server import load_directions
-from nmtkit.serving.texts import spans
+from nmtkit.serving.texts import RequestText, spans
 from nmtkit.text.terms import Glossary
 from tests.conftest import run_with_streams
-from tests.export.tiny_models import LINES, make_run, sentences
+from tests.decoding.models import model_for
+from tests.export.tiny_models import LINES, make_run, sentences, tokenizer_of
 from tests.serving.conftest import Server, gated, request, serving, translated_together, translation_request
 
 TEXT = sentences(30, seed=5)
@@ -174,11 +177,22 @@ def test_the_engine_is_as_named_and_both_give_the_same_greedy_translations(tmp_p
     assert kinds == {**dict.fromkeys(engines, "CTranslate2Translator"), "auto": "Translator"}
     with serving(lambda: engines["auto"]) as server:
         assert server.translated(TEXT) == expected
-        assert '["en","de",1]' in server.get("/").body.decode()
+        assert '["en","de",1,true]' in server.get("/").body.decode()
     with serving(lambda: engines["ctranslate2"]) as server:
         assert server.together([lambda line=line: server.translated(line) for line in TEXT]) == expected
         assert "use the torch engine" in server.post(TEXT, alignment=True).error
-        assert '["en","de",0]' in server.get("/").body.decode()  # nothing that it lacks is offered on the page
+        assert '["en","de",0,false]' in server.get("/").body.decode()  # nothing that it lacks is offered on the page
+
+
+@pytest.mark.parametrize(("window", "has_alignments"), [(None, "true"), (4, "false")])
+def test_the_page_asks_for_no_alignment_where_no_layer_sees_the_whole_source(
+    window: int | None, has_alignments: str
+) -> None:
+    tokenizer = tokenizer_of()
+    model = model_for(tokenizer, torch.float32, architecture="decoder", attention_window=window)
+    engine = Translator([model], tokenizer, DecodingConfig(), "float32")
+    with serving(lambda: {("en", "de"): (engine, TranslationRequest())}) as server:
+        assert f'["en","de",4,{has_alignments}]' in server.get("/").body.decode()
 
 
 def test_precision_device_and_threads_are_those_of_translate(model: Path, restored_process: None) -> None:
@@ -259,6 +273,13 @@ def test_html_keeps_its_tags_and_translates_the_text_between_them(server: Server
         begun = time.monotonic()
         assert server.post(odd, format="html").status == 200
         assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("blank", ["&#32;", "&ensp;", "&emsp;", "&#8239;", "&#x2003;", "&nbsp"])
+def test_blanks_of_any_spelling_around_a_text_stay(blank: str) -> None:
+    text = RequestText(f"{blank}<i>one{blank}</i>two", "", is_html=True)
+    answer = text.answer([[Translation(line.upper())] for line, _ in text.lines])
+    assert answer["translatedText"] == f"{blank}<i>ONE{blank}</i>TWO"
 
 
 def test_an_alignment_names_the_characters_of_source_and_translation(server: Server, translator: Translator) -> None:

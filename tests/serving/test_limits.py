@@ -84,7 +84,7 @@ def test_the_page_offers_no_more_translations_than_the_server_gives() -> None:
     for sides, expected in (((), 2), (("source",), 2), (("source", "target"), 1)):
         engine.tokenizer.context_sides = sides
         with serving_engine(engine, beam=2) as server:
-            assert f'["en","de",{expected}]' in server.get("/").body.decode()
+            assert f'["en","de",{expected},true]' in server.get("/").body.decode()
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit.config.data_schema import DataConfig
 from nmtkit.config.decoding_schema import DecodingConfig
 from nmtkit.config.recipe import load_recipe
 from nmtkit.corpora.download import Downloader
@@ -39,6 +40,7 @@ from nmtkit.text.normalization import NEWLINE
 from tests.conftest import finished_run, prepared, run_command, train_run
 from tests.decoding.models import TEXT as PAIRS
 from tests.decoding.models import WithoutFloat64, data_config, model_for
+from tests.export import tiny_models
 
 TEXT = "abcde fghij\n\n  klmno pqrst\tuvwxyz\n"
 RECIPE = (
@@ -580,3 +582,22 @@ def test_a_test_text_without_characters_is_refused_before_the_training(tmp_path:
     path.write_text(path.read_text().replace('[{ text = "valid.txt", name', '[{ text = "blank.txt", name'))
     with pytest.raises(DataError, match=r"blank\.txt: the test text has no characters to predict"):
         prepared(path, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("subwords", "size"), [("bpe", 100), ("unigram", 48)])
+@pytest.mark.parametrize("normalize", [(), ("blanks",)])
+def test_a_forbidden_word_is_also_the_subword_with_its_blank(
+    subwords: str, size: int, normalize: tuple[str, ...]
+) -> None:
+    task = {"task": "language-model", "target_language": "en", "sequence_length": 32, "train": [{"text": "x"}]}
+    data = DataConfig.model_validate({**task, "vocab_size": size, "subwords": subwords, "normalize": normalize})
+    tokenizer = learn_tokenizer(data, lambda: [(f"{line}\ufdd2",) * 2 for line, _ in tiny_models.PAIRS])
+    with_blank = tokenizer.entries("target").index("\u2581cat")
+    assert tokenizer.encode(["cat"], "target") != [[with_blank]]
+    model = model_for(tokenizer, torch.float32, architecture="decoder", positions="learned", max_positions=32)
+    tiny_models.let_end(model, 0)
+    model.output_embedding.zero_()[with_blank] = 1.0  # after any tokens, the most probable one
+    loaded = [LoadedModel(model, tokenizer, DecodingConfig(), {})]
+    for forbidden, is_there in ((), True), (("cat",), False), (("  cat",), not normalize):
+        [text] = Generator(loaded, 32, DecodingConfig(beam=1), forbidden).continuations("the", 4, None)
+        assert (" cat" in text) == is_there

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -467,6 +468,31 @@ def test_predicted_returns_are_sampled_with_a_prior(
         play(loaded, PlayRequest(episodes=1, environment=REPEAT, target=target))
     assert logged.text.count("return-to-go") == 1
     assert "7.5 is no return-to-go of the training episodes; the model aims at the nearest one, 4\n" in logged.text
+
+
+@pytest.mark.parametrize(
+    ("prior", "weights"),
+    [
+        (0.0, [0.2, 0.3, 0.4, 0.0999, 0]),
+        (1.0, [0, 0.3 * 0.25, 0.4 * 0.5, 0.0999 * 0.75, 0]),
+        (20.0, [0, 0.3 * 0.25**20, 0.4 * 0.5**20, 0.0999 * 0.75**20, 0]),
+        (8000.0, [0, 0, 0, 1, 0]),
+    ],
+)
+def test_a_prior_whose_powers_vanish_leaves_improbable_returns_out(
+    monkeypatch: pytest.MonkeyPatch, prior: float, weights: list[float]
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(playing._Player, "_sampled", lambda self, given, _: found.append(given) or [0])
+    player: Any = playing._Player.__new__(playing._Player)
+    player._request, player._is_predicted = PlayRequest(prior=prior), True
+    player._facts = Facts(None, 0, 12, "episode", None, 2.0, 1.0, 0.0, [0.0, 1.0, 2.0, 3.0, 4.0], [], [], 1.0)
+    values = torch.tensor([[[0.2, 0.3, 0.4, 0.0999, 0.0001]]]).log()
+    player._config = SimpleNamespace(head="discrete-action", vector_states=False, max_positions=12)
+    player._window, player._action_names = 1, ["a"]
+    player._model = SimpleNamespace(output_embedding=torch.zeros(1), predict=lambda *_: (torch.zeros(1, 1, 1), values))
+    player._choose([Played(states=[4])], [[1.0]], [np.random.default_rng(1)])
+    assert found[0][0] / found[0][0].sum() == pytest.approx(np.array(weights) / sum(weights), rel=1e-5)
 
 
 def test_facts_of_other_environments_do_not_stop_play() -> None:
