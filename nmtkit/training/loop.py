@@ -149,6 +149,9 @@ def train_updates(
                 data.noun, training.tokens_per_update, listed([int(data.lines[pair]) for pair in too_long]),
             )  # fmt: skip
             reported = np.union1d(reported, too_long)
+        if progress.epoch and not plan.updates and (data.target_lengths <= training.tokens_per_update).any():
+            progress.epoch += 1  # by their weights, this one has only pairs that are too long
+            continue
         plan.check(training.tokens_per_update)
         ends = np.cumsum([len(pairs) for pairs in plan.updates])
         index = int(np.searchsorted(ends, progress.pairs_done, side="right"))
@@ -259,6 +262,8 @@ def run_micro_batch(
     loss_of = loss_of or training_loss(state)
     with workers.autocast():
         loss, nll = loss_of(state.model, batch.to(workers.device), state.training.label_smoothing)
+    if not loss.requires_grad:
+        raise NmtkitError("training.freeze: the loss depends on none of the parameters that are left; freeze fewer")
     (loss / target_tokens * loss_scale(state, workers)).backward()
     return torch.stack([loss.detach(), nll.detach()])
 

@@ -117,10 +117,13 @@ def roll_back(state: TrainingState, run: Run) -> dict[str, Any]:
     if not found or found[0][1]["progress"]["rollbacks"] < failed.rollbacks:
         seen = f" (their lines: {run.nonfinite})" if run.nonfinite.is_file() else ""
         before = " again after a rollback" if failed.rollbacks else ", and there is no resume state to go back to"
+        advice = "lower training.peak_learning_rate, or set training.gradient_clip_norm"
+        if state.training.precision == "fp16":
+            advice += ", or take training.precision = bf16 or float32"
+        if run.checkpoints():
+            advice += "; training.init can name the last checkpoint of this run"
         raise NmtkitError(
-            f"update {failed.step}: {reason}{seen}{before}; training ends. In another --run-dir, lower "
-            "training.peak_learning_rate, set training.gradient_clip_norm, or take training.precision = bf16 or "
-            "float32 in place of fp16; training.init can name the last checkpoint of this run"
+            f"update {failed.step}: {reason}{seen}{before}; training ends. In another --run-dir, {advice}"
         )
     folder, saved = found[0]
     state.load(folder, saved)

@@ -108,7 +108,9 @@ def trial_rates(
     config, vocab = state.model.config, state.model.output_embedding.size(0)
     smallest = min(len(table) for table in state.model.embeddings.values())
     is_one_row = config.is_joined and config.head == "none"  # of both sides, without the end symbol of the source
-    length = min(_TRIAL_TOKENS, (config.max_positions + 1) // 2 if is_one_row else config.max_positions)
+    length = _TRIAL_TOKENS
+    if config.positions == "learned":  # others have no limit
+        length = min(length, (config.max_positions + 1) // 2 if is_one_row else config.max_positions)
     for most_pairs in _TRIAL_PAIRS:
         rates = dict.fromkeys(precisions, 0.0)
         for num_pairs in range(most_pairs, most_pairs - _ROUNDS, -1):

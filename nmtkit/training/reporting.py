@@ -195,7 +195,8 @@ class Reporter:
                 bleu += f" ({kind} {', '.join(shown)})"
             log.info(
                 "update %d, epoch %d, %s: loss %.3f; validation %s%s",
-                progress.step, progress.epoch, duration(progress.seconds), line["loss"] or math.nan,
+                progress.step, progress.epoch, duration(progress.seconds),
+                math.nan if line["loss"] is None else line["loss"],
                 self._shown(validation.nll), bleu,
             )  # fmt: skip
             self._panel.scores = self._panel.scores.after(line)

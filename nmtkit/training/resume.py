@@ -132,15 +132,19 @@ def initial_sha256(recipe: Recipe, *, missing_ok: bool = False) -> str | None:
 
     Raises:
         DataError, ModelError: there is no such model.
+        FileNotFoundError: it has no weights.
     """
     path = recipe.training.init
     try:
-        weights = find_model(path) / "model.safetensors" if path is not None else None
-    except (DataError, ModelError):
+        if path is None:
+            return None
+        weights = find_model(path) / "model.safetensors"
+        modified = weights.stat().st_mtime_ns
+    except (DataError, ModelError, FileNotFoundError):
         if missing_ok:
             return None
         raise
-    return _sum_of(weights, weights.stat().st_mtime_ns) if weights is not None else None
+    return _sum_of(weights, modified)
 
 
 @lru_cache

@@ -180,6 +180,7 @@ class _Session:
                 kept = {key: getattr(training, key) for key in ("keep_last", "keep_best")}
                 changes = {"training": stored.training.model_copy(update=kept), "decoding": self._recipe.decoding}
                 self._run.store_recipe(stored.model_copy(update=changes))
+            self._data.close(is_finished=True)  # a signal at the very end has kept it from being closed so
             return TrainingResult(progress.step, limit)
         with closing(self._data):
             # A repeated validation may be better than all before, but makes no room under a limit.

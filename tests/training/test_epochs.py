@@ -75,6 +75,15 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     assert determined(run) == determined(uninterrupted)
 
 
+def test_epochs_left_by_a_signal_at_the_end_are_removed_by_the_next_start(
+    tiny: TinyProject, uninterrupted: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (run / "drawn" / "epoch-00000001").mkdir(parents=True)
+    assert tiny.train(run, SAMPLING).step == STEPS
+    assert not (run / "drawn").exists()
+
+
 def test_drawn_may_be_a_link_to_another_disk(tiny: TinyProject, tmp_path: Path, run: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "other").touch()

@@ -16,13 +16,14 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import shares_of
 from nmtkit.data.shards import PairData, ShardWriter
 from nmtkit.distributed.workers import Workers
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.model.flops import forward_flops, padding_flops
 from nmtkit.training import loop
 from nmtkit.training.loop import train_updates
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.optimizer import learning_rate
 from nmtkit.training.state import TrainingState
+from tests.conftest import message_of
 from tests.training.updates import ALONE, VOCAB, Weights, largest_difference, plan_of, random_pairs, run, tiny_state
 
 NUM_PAIRS = 40
@@ -284,6 +285,32 @@ def test_data_of_which_no_pair_fits_are_refused(data: PairData) -> None:
     training = training_config(tokens_per_update=1)
     with pytest.raises(DataError, match="tokens_per_update = 1; raise it"):
         run(new_state(training), data, training, 1)
+
+
+def one_fits(folder: Path) -> PairData:
+    """Two pairs, of which every second epoch, the first among them, has the one that fits into an update of 4."""
+    for long in (0, 1):
+        with ShardWriter(folder / str(long), (VOCAB, VOCAB), [0.5]) as writer:
+            writer.add([([4], [5] * (9 if pair == long else 1)) for pair in (0, 1)], [1, 2])
+        data = PairData(folder / str(long))
+        if plan_of(data, training_config(tokens_per_update=4)).updates:
+            return data
+    raise AssertionError("no epoch has a pair that fits")
+
+
+def test_an_epoch_with_only_pairs_that_are_too_long_is_passed_over(tmp_path: Path) -> None:
+    data, training = one_fits(tmp_path), training_config(tokens_per_update=4)
+    assert [len(plan_of(data, training, epoch).updates) for epoch in range(3)] == [1, 0, 1]
+    state = new_state(training)
+    assert len(run(state, data, training, 3)) == 3
+    assert state.progress.epoch == 5
+
+
+def test_a_loss_that_no_trained_parameter_changes_is_told_in_one_line(data: PairData) -> None:
+    state = new_state(training_config())
+    state.model.requires_grad_(False)
+    told = message_of(lambda: run(state, data, training_config(), 1), NmtkitError)
+    assert told.startswith("training.freeze: the loss depends on none of the parameters that are left")
 
 
 @pytest.mark.parametrize("pairs_done", [1, 2, NUM_PAIRS - 1, NUM_PAIRS + 5])

@@ -461,9 +461,9 @@ def test_going_on_with_another_init_is_refused(project: Path, tuned: Path, train
     assert train_run(tuned, run_dir, f"training.init={elsewhere}").step == 2
 
 
-@pytest.mark.parametrize("is_emptied", [False, True])
+@pytest.mark.parametrize("left", [None, [], ["model.json", "provenance.json"]])
 def test_a_run_goes_on_with_all_it_knew_when_the_model_it_began_with_is_gone(
-    tuned: Path, trained: Path, tmp_path: Path, is_emptied: bool
+    tuned: Path, trained: Path, tmp_path: Path, left: list[str] | None
 ) -> None:
     init = Path(shutil.copytree(trained / "checkpoints" / "step-00000008", tmp_path / "model"))
     description, provenance = read_json(init / "model.json"), read_json(init / "provenance.json")
@@ -472,9 +472,12 @@ def test_a_run_goes_on_with_all_it_knew_when_the_model_it_began_with_is_gone(
     provenance["files"]["model.json"] = sha256_of(init / "model.json")
     write_json(init / "provenance.json", provenance)
     train_run(tuned, tmp_path / "run", f"training.init={init}", "training.max_steps=1")
+    kept = {name: (init / name).read_bytes() for name in left or ()}
     shutil.rmtree(init)
-    if is_emptied:
+    if left is not None:
         init.mkdir()
+    for name, content in kept.items():
+        (init / name).write_bytes(content)
     assert train_run(tuned, tmp_path / "run", f"training.init={init}").step == 2
     lengths = read_json(tmp_path / "run" / "checkpoints" / "step-00000002" / "model.json")["training_lengths"]
     assert lengths["longest_source"] == 99

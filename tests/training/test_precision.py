@@ -194,6 +194,11 @@ def test_a_rate_is_that_of_the_largest_passes_by_the_operations_that_torch_count
     assert trial_rates(state, ALONE, ["float32"]) == {"float32": pytest.approx(max(counted) / 0.01)}
 
 
+def test_the_limit_of_learned_positions_is_none_of_others() -> None:
+    state = state_of(max_positions=1, architecture="decoder", head="classes")
+    assert trial_rates(state, ALONE, ["float32"])["float32"] > 0
+
+
 def test_no_size_recurs_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int]] = []
     monkeypatch.setattr(

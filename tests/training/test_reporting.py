@@ -305,6 +305,14 @@ def test_a_validation_repeated_on_resume_adds_no_line_where_no_update_was_made(
     assert stderr.getvalue() == ""
 
 
+def test_a_loss_of_exactly_0_is_logged_as_such(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
+    reports = reporter(tmp_path)
+    reports.add(replace(UPDATE, loss=0.0))
+    with logged.at_level(logging.INFO):
+        reports.report(place(), UPDATE.learning_rate, VALIDATION)
+    assert "loss 0.000; validation" in logged.text
+
+
 def test_the_summary_tells_what_training_came_to(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
     checkpoint = tmp_path / "checkpoints" / "step-00000007"
     checkpoint.mkdir(parents=True)
