@@ -16,7 +16,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -292,7 +292,7 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
     An existing folder is replaced only once the new one is complete.
 
     Raises:
-        DataError: the path is not valid UTF-8, or is a mount point.
+        DataError: the path is not valid UTF-8, or is a mount point, the current folder or around it.
     """
     path = path.resolve()
     if path.is_mount():
@@ -301,11 +301,15 @@ def write_folder_atomically(path: Path) -> Iterator[Path]:
         str(path).encode()  # safetensors and CTranslate2 open no other paths
     except UnicodeEncodeError:
         raise DataError(f"{path}: not valid UTF-8; choose another name for this folder") from None
+    with suppress(FileNotFoundError):  # the current folder may be gone
+        if path.exists() and Path.cwd().is_relative_to(path):
+            raise DataError(f"{path}: the current folder would be replaced; leave it first, or name another folder")
     with scratch_folder(path) as temporary:
         try:
             yield temporary
-            for file in temporary.rglob("*"):
-                sync(file)
+            for file in temporary.rglob("*"):  # a link may lead nowhere, and a pipe would block
+                if not file.is_symlink() and (file.is_file() or file.is_dir()):
+                    sync(file)
             sync(temporary)
             if path.exists():
                 _replace_folder(path, temporary)

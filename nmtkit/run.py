@@ -233,11 +233,16 @@ class Run:
         """
         newest_first = self.checkpoints()[::-1]
         if in_succession:
+            has_begun = False
             for number, (newer, older) in enumerate(pairwise(newest_first), start=1):
-                with contextlib.suppress(ModelError):  # damaged, as `_whole` reports
-                    if read_provenance(newer).get("previous", step_of(older)) != step_of(older):
-                        newest_first = newest_first[:number]
-                        break
+                try:
+                    follows = read_provenance(newer).get("previous", step_of(older)) == step_of(older)
+                    has_begun = True
+                except ModelError:  # damaged, as `_whole` reports: what came before it is not known
+                    follows = not has_begun
+                if not follows:
+                    newest_first = newest_first[:number]
+                    break
         return sorted(_whole(newest_first, count), key=step_of)
 
     def best_checkpoints(self, count: int, *, check: bool = True) -> list[Path]:
@@ -335,11 +340,11 @@ class Run:
             except OSError as error:
                 if error.errno not in NOT_ALLOWED:
                     raise
-                raise _unwritable(self.folder, os.strerror(error.errno)) from None
+                raise _unwritable(self.folder, os.strerror(error.errno), option) from None
             for path in (self.checkpoints_folder, self.resume_folder, self.metrics, self.recipe_file):
                 # Such as files of another user: found now, and not when the first checkpoint is written.
                 if path.exists() and not os.access(path, os.W_OK):
-                    raise _unwritable(path, "permission denied")
+                    raise _unwritable(path, "permission denied", option)
             yield
 
     def remove_abandoned_lock(self) -> None:
@@ -363,9 +368,9 @@ def _whole(folders: Iterable[Path], count: int | None) -> list[Path]:
     return undamaged
 
 
-def _unwritable(path: Path, reason: str) -> NmtkitError:
+def _unwritable(path: Path, reason: str, option: str) -> NmtkitError:
     return NmtkitError(
-        f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); fix this, or use another --run-dir"
+        f"{path}: cannot be written ({reason[0].lower()}{reason[1:]}); fix this, or use another {option}"
     )
 
 

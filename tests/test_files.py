@@ -198,6 +198,40 @@ class TestAtomicWrites:
         assert early == {entry.stat().st_ino for entry in (path, *path.rglob("*"))}
         assert len(early) == 4
 
+    @pytest.mark.parametrize("make", ["os.symlink('nowhere', path)", "os.mkfifo(path)"])
+    def test_a_dangling_link_or_a_pipe_in_a_folder_is_no_hindrance(self, tmp_path: Path, make: str) -> None:
+        program = (
+            "import os, sys\nfrom pathlib import Path\nfrom nmtkit.files import write_folder_atomically\n"
+            f"with write_folder_atomically(Path(sys.argv[1])) as temporary:\n    path = temporary / 'it'\n    {make}\n"
+        )
+        subprocess.run([sys.executable, "-c", program, tmp_path / "folder"], check=True, timeout=60)
+        assert names_in(tmp_path / "folder") == ["it"]
+
+    @pytest.mark.parametrize("target", [".", ".."])
+    def test_the_current_folder_is_not_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+    ) -> None:
+        folder = tmp_path / "around" / "current"
+        folder.mkdir(parents=True)
+        (folder / "mine").write_text("old")
+        monkeypatch.chdir(folder)
+        told = "the current folder would be replaced"
+        with pytest.raises(DataError, match=told), write_folder_atomically(Path(target)) as temporary:
+            (temporary / "file").write_text("new")
+        assert (folder / "mine").read_text() == "old"
+        assert names_in(tmp_path / "around") == ["current"]
+
+    def test_a_folder_is_replaced_also_when_the_current_one_is_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        with write_folder_atomically(tmp_path / "folder") as temporary:
+            (temporary / "file").write_text("new")
+        assert names_in(tmp_path / "folder") == ["file"]
+
     def test_what_a_killed_process_left_is_found_and_removed(self, tmp_path: Path) -> None:
         write_lines(tmp_path / "text", ["old"])
         killed(

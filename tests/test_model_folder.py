@@ -338,6 +338,19 @@ def test_a_damaged_checkpoint_of_a_run_is_reported_and_the_next_best_one_taken(
     assert any(warning.startswith(str(best / name)) and f"remove {best}" in warning for warning in warnings)
 
 
+@pytest.mark.parametrize(
+    ("previous", "damaged", "whole"),
+    [({4: 2, 10: 8, 12: 10}, 10, [12]), ({8: 6, 10: 8, 12: 10}, 12, [8, 10]), ({4: 2, 10: 8, 12: 10}, 12, [10])],
+)
+def test_what_came_before_a_damaged_checkpoint_is_not_known_but_for_the_newest(
+    tmp_path: Path, previous: dict[int, int], damaged: int, whole: list[int]
+) -> None:
+    for step, before in previous.items():
+        save(tmp_path / "checkpoints" / f"step-{step:08d}", previous=before)
+    (tmp_path / "checkpoints" / f"step-{damaged:08d}" / "provenance.json").write_bytes(b"{")
+    assert names(Run(tmp_path).whole_checkpoints(in_succession=True)) == [f"step-{step:08d}" for step in whole]
+
+
 @pytest.mark.parametrize("content", [b"[]", b'{"files": []}', b'{"files": {}}'])
 def test_a_checkpoint_whose_provenance_holds_no_sums_is_passed_over(tmp_path: Path, content: bytes) -> None:
     for step in (1, 2):

@@ -71,7 +71,7 @@ def command(
     chosen = choose_checkpoints(run, last=last, best=best, at_most=at_most, spacing=spacing)
     folder = output if output is not None else Run(run).averaged
     given = {"--last": last, "--best": best, "--spacing": spacing if spacing > 1 else None}
-    is_own = recipe is not None and folder == Run(run).averaged
+    is_own = recipe is not None and folder.resolve() == Run(run).averaged.resolve()
     workers = Workers.start(device, "float32", threads, is_alone=True) if is_own else None
     average(chosen, folder, decoding, " ".join(f"{name} {value}" for name, value in given.items() if value is not None))
     console.log.info("averaged %s", ", ".join(path.name for path in chosen))

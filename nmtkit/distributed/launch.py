@@ -109,6 +109,7 @@ def _start_processes(
             "LOCAL_WORLD_SIZE": str(num_processes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # of a torchrun around this command
             LAUNCHED: str(os.getpid()),
         }
         command = [sys.executable, "-m", "nmtkit", *arguments]

@@ -22,6 +22,14 @@ def test_processes_import_what_the_command_does_and_no_file_of_the_working_folde
     assert (done.stdout.split("\n")[-2], done.stderr) == ("0", "")
 
 
+def test_processes_meet_at_their_own_store_also_below_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setattr(subprocess, "Popen", lambda command, *, env, **_: given.append(env))
+    assert list(launcher._start_processes(2, [], [sys.stderr.buffer])) == [None, None]
+    assert [environment["TORCHELASTIC_USE_AGENT_STORE"] for environment in given] == ["False", "False"]
+
+
 def test_a_process_that_ends_in_order_after_a_signal_is_no_failure() -> None:
     codes = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
     assert [launcher._to_blame([0, code, PEER_LOST]) for code in codes] == [(2, False)] * 3

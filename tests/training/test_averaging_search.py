@@ -207,6 +207,15 @@ def test_an_average_takes_the_decoding_settings_of_the_runs_recipe(run: Path) ->
     assert len(read_json(run / "averaged" / "provenance.json")["average_of"]) == 2
 
 
+def test_the_runs_own_average_is_validated_however_its_path_is_given(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    outcome = run_command("average", "run", "--last", 2, "--output", run / "averaged", "--device", "cpu")
+    assert outcome.code == 0
+    assert "of the average: " in outcome.err
+
+
 def test_averages_of_decisions_are_compared_by_nll_where_there_is_a_validation_set(
     tiny: TinyProject, tmp_path: Path
 ) -> None:

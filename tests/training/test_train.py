@@ -782,6 +782,14 @@ class TestOneProcessARun:
             tiny.train(trained, "training.max_steps=16")
         assert str(caught.value).startswith(f"{trained / name}: ")
 
+    @pytest.mark.parametrize(("command", "option"), [("ablate", "--sweep-dir"), ("train", "--run-dir")])
+    def test_what_may_not_be_written_is_told_with_the_option_of_the_command(
+        self, run: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str
+    ) -> None:
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(NmtkitError, match=f"fix this, or use another {option}$"), Run(run).locked(command):
+            pytest.fail("locked")
+
 
 def test_every_save_damaged_is_an_error_that_says_what_to_do(tiny: TinyProject, trained: Path) -> None:
     for folder in Run(trained).resume_states():
