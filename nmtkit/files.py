@@ -461,6 +461,11 @@ def sha256_of_files(folder: Path, known: Mapping[str, str] | None = None) -> dic
     return {name: (known or {}).get(name) or sha256_of(file) for name, file in files.items()}
 
 
+def is_of_file_manager(name: str) -> bool:
+    """Return whether a file of this name is made by a file manager, or hidden."""
+    return name.startswith(".") or name in ("Thumbs.db", "desktop.ini", "@eaDir")
+
+
 def as_text(name: str | Path) -> str:
     """Return the name of a file as text that can be written as UTF-8; invalid bytes are escaped."""
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")

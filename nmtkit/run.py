@@ -233,13 +233,14 @@ class Run:
         """
         newest_first = self.checkpoints()[::-1]
         if in_succession:
-            has_begun = False
+            usual = None  # distance of the two before
             for number, (newer, older) in enumerate(pairwise(newest_first), start=1):
+                distance = step_of(newer) - step_of(older)
                 try:
                     follows = read_provenance(newer).get("previous", step_of(older)) == step_of(older)
-                    has_begun = True
                 except ModelError:  # damaged, as `_whole` reports: what came before it is not known
-                    follows = not has_begun
+                    follows = usual is None or distance <= usual
+                usual = distance
                 if not follows:
                     newest_first = newest_first[:number]
                     break

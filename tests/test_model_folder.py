@@ -340,9 +340,14 @@ def test_a_damaged_checkpoint_of_a_run_is_reported_and_the_next_best_one_taken(
 
 @pytest.mark.parametrize(
     ("previous", "damaged", "whole"),
-    [({4: 2, 10: 8, 12: 10}, 10, [12]), ({8: 6, 10: 8, 12: 10}, 12, [8, 10]), ({4: 2, 10: 8, 12: 10}, 12, [10])],
+    [
+        ({4: 2, 10: 8, 12: 10}, 10, [12]),
+        ({8: 6, 10: 8, 12: 10}, 10, [8, 12]),
+        ({8: 6, 10: 8, 12: 10}, 12, [8, 10]),
+        ({4: 2, 10: 8, 12: 10}, 12, [10]),
+    ],
 )
-def test_what_came_before_a_damaged_checkpoint_is_not_known_but_for_the_newest(
+def test_behind_a_damaged_checkpoint_the_succession_goes_on_only_at_the_usual_distance(
     tmp_path: Path, previous: dict[int, int], damaged: int, whole: list[int]
 ) -> None:
     for step, before in previous.items():

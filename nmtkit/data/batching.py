@@ -50,7 +50,7 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices:
     The pairs of a corpus are shuffled once for the run. Each epoch takes the next weight x pairs of them, cyclically.
     So the numbers of times that two pairs of a corpus have been seen differ by at most one at any time, and with a
     weight of 0.5, two successive epochs see the two halves. Where epochs differ by a sequence (`Part.cycle`), the one
-    that an epoch lacks is left out, unless it is the only one that the epoch would take.
+    that an epoch lacks is left out.
     """
     if all(part.weight == 1 for part in parts):
         return np.arange(sum(part.pairs for part in parts))
@@ -63,8 +63,7 @@ def pairs_of_epoch(parts: Sequence[Part], seed: int, epoch: int) -> Indices:
         if part.pairs:
             row = np.random.default_rng([seed, _CORPUS_STREAM, number]).permutation(cycle)
             taken = row[np.arange(begin, end) % cycle]
-            there = taken[taken < part.pairs]
-            chosen.append(first + (there if len(there) else taken % part.pairs))
+            chosen.append(first + taken[taken < part.pairs])
         first += part.pairs
     return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
@@ -76,14 +75,17 @@ def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
     Pairs are shuffled, then sorted by target and source length, so that pairs of equal length are grouped differently
     in every epoch. They are cut into groups of 1 / ``lengths_per_update`` of an update's tokens. The groups are
     shuffled, and ``lengths_per_update`` successive groups form an update. Every pair of the epoch is in exactly one
-    update. With ``sequences_per_update``, pairs are counted in place of tokens. The last plan is cached, as large
-    corpora take seconds.
+    update. With ``sequences_per_update``, pairs are counted in place of tokens. An epoch, other than the
+    first, to which weights leave no pair that fits has all pairs that fit. The last plan is cached, as large corpora
+    take seconds.
     """
     source_lengths, target_lengths = data.source_lengths, data.target_lengths
     sizes, budget = target_lengths, training.tokens_per_update
     if training.sequences_per_update:
         sizes, budget = np.ones_like(target_lengths), training.sequences_per_update
     order = pairs_of_epoch(data.parts, training.seed, epoch)
+    if (epoch or len(order)) and not (sizes[order] <= budget).any():
+        order = np.concatenate([order, np.flatnonzero(sizes <= budget)])
     random = np.random.default_rng([training.seed, epoch])
     order = order[random.permutation(len(order))]
     # lexsort sorts by the last key first, and keeps the shuffled order of pairs with equal lengths. Integers of 16 bits

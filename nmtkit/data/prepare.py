@@ -10,7 +10,6 @@ target have separate vocabularies). A stage that was made from the same text wit
 """
 
 import difflib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from nmtkit.data.preparer import FORMAT, Corpora, Preparer, fingerprints, too_fe
 from nmtkit.data.shards import read_manifest
 from nmtkit.distributed.interpreter import collect_as_usual
 from nmtkit.errors import DataError, ModelError, NmtkitError, RecipeError
-from nmtkit.files import remove_leftovers, scratch_folder, sha256_of_files, write_folder_atomically
+from nmtkit.files import is_of_file_manager, remove_leftovers, scratch_folder, sha256_of_files, write_folder_atomically
 from nmtkit.json_toml import read_json, read_toml, write_json
 from nmtkit.run import Run
 from nmtkit.tasks.known import task_of
@@ -198,12 +197,12 @@ def _prepared(recipe: Recipe, run: Run, fingerprint: str, make: Callable[[Path],
 def _refuse_foreign(run: Run) -> None:
     """Raise NmtkitError if RUN/data, which will be replaced, is the user's own or holds files of the user."""
     if not run.data.is_dir():
-        if os.path.lexists(run.data):
+        if run.data.exists():
             raise NmtkitError(f"{run.data} is no folder; move it, or take another --run-dir")
         return
     foreign = {path.name for path in run.data.iterdir()}
     if foreign & {"manifest.json", "tokenizer", "report.json"}:
-        foreign = {name for name in foreign - _OWN_NAMES if not name.startswith(".")}  # .DS_Store is no one's work
+        foreign = {name for name in foreign - _OWN_NAMES if not is_of_file_manager(name)}
     if foreign:
         raise NmtkitError(
             f"{run.data}: holds files that are not nmtkit's, such as {min(foreign)}; move them, or take another "
@@ -227,7 +226,8 @@ def check(recipe: Recipe, run_dir: Path, *, mirror: Path | None = None, workers:
             log.warning("%s: not generated yet, so the check leaves it out", generation.name)
             nothing = TextSource(generation.name, partial(iter, ()))
             corpora.train[number] = replace(corpora.train[number], source=nothing, target=nothing)
-    _refuse_foreign(run)
+    if not run.is_prepared():  # else nothing is replaced
+        _refuse_foreign(run)
     with run.locked("prepare"):
         is_prepared = run.is_prepared()
         with scratch_folder(run.check_folder) if is_prepared else write_folder_atomically(run.data) as temporary:

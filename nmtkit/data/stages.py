@@ -7,14 +7,13 @@ that depend on it.
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nmtkit.console import log
 from nmtkit.errors import DataError
-from nmtkit.files import sha256_of_files, write_folder_atomically
+from nmtkit.files import is_of_file_manager, sha256_of_files, write_folder_atomically
 from nmtkit.json_toml import read_json, write_json
 
 _FACTS = "stage.json"
@@ -44,8 +43,9 @@ def finished_stage(
     if is_whole and stored["fingerprint"] == fingerprint and stored["files"].items() <= sha256_of_files(folder).items():
         log.info("%s is up to date", folder)
         return dict(stored["facts"])
-    if os.path.lexists(folder) and not (folder / _FACTS).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder} would be replaced, but is not nmtkit's; move it, or take another --run-dir")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name] * folder.exists()
+    if _FACTS not in names and not all(map(is_of_file_manager, names)):
+        raise DataError(f"{folder} would be replaced, but is no stage of nmtkit; move it, or take another --run-dir")
     try:
         with write_folder_atomically(folder) as temporary:
             facts, sums = make(temporary)

@@ -61,7 +61,7 @@ def choose_export(
             and device != "mps"
             and decoding.is_that_of_ctranslate2
             # After a given beginning, it may drop a hypothesis that ends at once.
-            and (decoding.beam == 1 or not first.manifest.get("target_starts"))
+            and (decoding.beam == 1 or not first.manifest.get("target_starts", True))
             and first.quantization == "float32"
             and _has_positions(first, decoding, source_limit(max_source_tokens, first.lengths))
         )

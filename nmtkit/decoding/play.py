@@ -327,7 +327,7 @@ class _Player:
                 # From 0 to 1, so that no power is too large; only proportions count.
                 ranks = np.arange(len(self._facts.values)) / max(1, len(self._facts.values) - 1)
                 prior = self._request.prior
-                within = probabilities >= self._request.min_probability
+                within = (probabilities >= self._request.min_probability) & (probabilities > 0)
                 # Where all but the lowest, whose rank is 0, are less probable, none is left out.
                 within |= ~(within & ((ranks > 0) | (prior == 0))).any(1, keepdims=True)
                 # Relative to the highest, as all other powers may vanish.

@@ -188,15 +188,22 @@ def trained_length(loaded: Sequence[LoadedModel]) -> int:
     return min(each.longest_source for each in lengths if each is not None)
 
 
-def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True) -> np.ndarray:
-    """Return the tokens of a text; without ``ends``, its last line has no line end."""
+def token_ids(loaded: LoadedModel, lines: Sequence[str], *, ends: bool = True, after_blank: bool = False) -> np.ndarray:
+    """Return the tokens of a text; without ``ends``, its last line has no line end.
+
+    Args:
+        after_blank: with a blank before it, unless it begins with one.
+    """
     tokenizer = loaded.tokenizer
     task = task_of(tokenizer)
     task.require("generate")
     marked = [task.model_target(line, "the text") for line in lines]
     if not ends and marked:
         marked[-1] = marked[-1].removesuffix(NEWLINE)
-    rows = tokenizer.encode([tokenizer.normalize(line, "target") for line in marked], "target")
+    marked = [tokenizer.normalize(line, "target") for line in marked]
+    if after_blank and not marked[0].startswith(" "):
+        marked[0] = f" {marked[0]}"
+    rows = tokenizer.encode(marked, "target")
     return np.concatenate([np.asarray(row, np.int64) for row in rows]) if rows else np.zeros(0, np.int64)
 
 
@@ -247,12 +254,10 @@ class Generator:
                 unknown = " ".join(tokenizer.unknown_in(phrase))
                 fault = f"has characters that are not in the model's vocabulary ({unknown})"
                 raise DataError(f"the forbidden phrase {phrase!r} {fault if ids else 'is empty; leave it out'}")
-            text = tokenizer.normalize(phrase, "target")
             # Within a line, its first subword may be another one, with the blank before it.
-            if "\n" not in phrase and not text.startswith(" "):
-                [after_blank] = tokenizer.encode([f" {text}"], "target")
-                if UNK not in after_blank:
-                    self._forbidden.append(tuple(after_blank))
+            after_blank = token_ids(self._loaded, phrase.split("\n"), ends=False, after_blank=True).tolist()
+            if UNK not in after_blank:
+                self._forbidden.append(tuple(after_blank))
         self.decoding = decoding
         self._decoders = []
         for each in loaded:

@@ -92,11 +92,11 @@ class RunFacts:
 
     def command(self, name: str) -> str:
         """Return the command that does a step of this run: prepare, train, score, cost."""
-        path = str(self.folder)
-        folder = shlex.quote(f"./{path}" if path.startswith("-") else path)
-        if name in ("prepare", "train"):
-            return f"nmtkit {name} {shlex.quote(str(Run(self.folder).recipe_file))} --run-dir {folder}"
-        return f"nmtkit {name} {folder}"
+        folder, recipe = (
+            shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+            for path in (self.folder, Run(self.folder).recipe_file)
+        )
+        return f"nmtkit {name} {f'{recipe} --run-dir ' if name in ('prepare', 'train') else ''}{folder}"
 
     @property
     def validations(self) -> dict[int, dict[str, Any]]:

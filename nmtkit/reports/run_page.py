@@ -241,12 +241,13 @@ def _attention(run: RunFacts, index: int) -> dict[str, Any]:
         loaded = load_model(run.folder / run.model)
         if len(loaded.tokenizer.target_languages) == 1:
             pair = (*pair[:2], None, pair[3])
-        source, target = pair[:2]
+        target = pair[1]
         if loaded.tokenizer.segment_mark:  # the pieces cannot be told from the words that they are joined to
             translator = Translator([loaded.model], loaded.tokenizer.in_direction(*pair[2:]), loaded.decoding)
-            [[best]] = translator.translations([source], TranslationRequest(split="never"))
-            target = loaded.tokenizer.as_divided(best.text, best.pieces)
-        maps = attention_maps.attention_maps(loaded, source, target, *pair[2:])
+            [[best]] = translator.translations([pair[0]], TranslationRequest(split="never"))
+            if best.text.strip():
+                pair, target = (pair[0], best.text, *pair[2:]), loaded.tokenizer.as_divided(best.text, best.pieces)
+        maps = attention_maps.attention_maps(loaded, pair[0], target, *pair[2:])
     except NmtkitError as error:
         log.warning("%s: no attention in the report: %s", run.name, error)
         return {"missing": str(error)}

@@ -149,9 +149,6 @@ def train_updates(
                 data.noun, training.tokens_per_update, listed([int(data.lines[pair]) for pair in too_long]),
             )  # fmt: skip
             reported = np.union1d(reported, too_long)
-        if progress.epoch and not plan.updates and (data.target_lengths <= training.tokens_per_update).any():
-            progress.epoch += 1  # by their weights, this one has only pairs that are too long
-            continue
         plan.check(training.tokens_per_update)
         ends = np.cumsum([len(pairs) for pairs in plan.updates])
         index = int(np.searchsorted(ends, progress.pairs_done, side="right"))

@@ -217,9 +217,9 @@ def predict(
     if is_prepared:
         epochs, rest = divmod(updates, per_epoch)
         total = Counters(**{name: value * epochs for name, value in epoch_work.counters().items()})
-        # Weights may leave a later epoch without updates.
-        if rest and (of_last := plan_of(data, training, epochs).updates[:rest]):
-            total += work(of_last)
+        if rest:
+            last = plan_of(data, training, epochs)
+            total += work(last.updates[:rest])
     else:  # of a sample, its mean
         scale = updates / per_epoch
         total = Counters(**{name: round(value * scale) for name, value in epoch_work.counters().items()})

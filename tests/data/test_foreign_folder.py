@@ -36,8 +36,24 @@ def test_corpora_of_the_user_beside_a_tokenizer_are_not_replaced(tmp_path: Path,
     assert "holds files that are not nmtkit's, such as train.en; move them, or take another" in outcome.err
 
 
-def test_prepared_data_with_a_file_of_a_file_manager_are_replaced(tiny: TinyProject, run: Path) -> None:
-    (run / "data" / ".DS_Store").write_bytes(b"of a file manager")
+def test_a_check_of_prepared_data_replaces_nothing_and_so_refuses_nothing(tiny: TinyProject, run: Path) -> None:
+    (run / "data" / "notes.txt").write_text("mine\n")
+    assert run_command("prepare", tiny.recipe, "--run-dir", run, "--check").code == 0
+    assert (run / "data" / "notes.txt").read_text() == "mine\n"
+    changed = run_command("prepare", tiny.recipe, "--run-dir", run, "--set", "data.vocab_size=89")
+    assert (changed.code, (run / "data" / "notes.txt").exists()) == (1, True)
+
+
+def test_data_may_be_a_link_to_a_folder_that_does_not_exist_yet(tiny: TinyProject, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "data").symlink_to(tmp_path / "elsewhere")
+    assert run_command("prepare", tiny.recipe, "--run-dir", tmp_path / "run").code == 0
+    assert (tmp_path / "elsewhere" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "Thumbs.db"])
+def test_prepared_data_with_a_file_of_a_file_manager_are_replaced(tiny: TinyProject, run: Path, name: str) -> None:
+    (run / "data" / name).write_bytes(b"of a file manager")
     assert run_command("prepare", tiny.recipe, "--run-dir", run, "--set", "data.vocab_size=89").code == 0
 
 

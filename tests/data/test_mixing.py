@@ -76,12 +76,15 @@ class TestWeights:
         assert not halves[0] & halves[1]
         assert halves[0] | halves[1] | {99} == set(range(100))
 
-    @pytest.mark.parametrize("part", [Part(1, 0.5, 2), Part(2, 0.34, 3), Part(3, 0.25, 4)])
-    def test_an_epoch_that_would_take_only_the_lacking_sequence_takes_another(self, part: Part) -> None:
-        counts = [
-            int((epoch + 1) * part.weight * part.cycle) - int(epoch * part.weight * part.cycle) for epoch in range(20)
-        ]
-        assert [len(pairs_of_epoch([part], 1, epoch)) > 0 for epoch in range(20)] == [count > 0 for count in counts]
+    def test_an_epoch_to_which_weights_leave_no_pair_has_all(self) -> None:
+        lengths = np.full(1, 4)
+        data = Pairs(lengths, lengths, [Part(1, 0.5, 2)])
+        chosen = [len(pairs_of_epoch(data.parts, 1, epoch)) for epoch in range(20)]
+        assert sorted(set(chosen)) == [0, 1]
+        first = chosen.index(1)
+        assert all(
+            len(plan_of(data, TrainingConfig(tokens_per_update=4), epoch).updates) == 1 for epoch in range(first, 20)
+        )
 
     def test_without_weights_an_epoch_has_the_pairs_in_their_order(self) -> None:
         assert pairs_of_epoch([Part(5, 1.0), Part(7, 1.0)], 1, 3).tolist() == list(range(12))

@@ -295,7 +295,7 @@ class TestWhatIsMadeAgain:
         own = text / "mine.txt" if is_folder else text
         own.parent.mkdir(parents=True)
         own.write_text("mine")
-        with pytest.raises(DataError, match="text would be replaced, but is not nmtkit's; move it"):
+        with pytest.raises(DataError, match="text would be replaced, but is no stage of nmtkit; move it"):
             project.prepare(text.parent.parent.name)
         assert own.read_text() == "mine"
 

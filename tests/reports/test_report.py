@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.cli.run import _print_outputs
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import DataError
 from nmtkit.evaluation.cost_tables import scientific, training_table
 from nmtkit.files import sha256_of
 from nmtkit.json_toml import read_json, read_json_lines, write_json
 from nmtkit.lines import read_lines, write_lines
 from nmtkit.page import json_script, live_page, page, switches, table, text
+from nmtkit.reports import run_page
 from nmtkit.reports.card import card
 from nmtkit.reports.curves import MOST_REPORTS, OVER, figures, predicted_returns, reports_shown
 from nmtkit.reports.played import PLAYED, lengths_of
@@ -466,12 +468,14 @@ def test_attention_is_that_of_the_pieces_that_were_joined_to_words(
     monkeypatch.setattr("nmtkit.reports.run_page.example_pair", lambda run: ("ab cde", "ABCDE", None, None))
     data = Page(report_page([read_run(pieces.folder)])).data["attention-0"]
     assert "<unk>" not in str(data["pieces"])
+    [own] = Translator.load(pieces.folder).translate(["ab cde"])
+    assert run_page._attention(read_run(pieces.folder), 0)["target"] == (own if own.strip() else "ABCDE")
 
 
 def test_a_folder_that_begins_like_an_option_stays_a_folder_in_commands(finished: Path) -> None:
     run = replace(read_run(finished), folder=Path("-run"))
     assert run.command("score") == "nmtkit score ./-run"
-    assert run.command("train").endswith(" --run-dir ./-run")
+    assert run.command("train") == "nmtkit train ./-run/recipe.toml --run-dir ./-run"
 
 
 class TestCommand:

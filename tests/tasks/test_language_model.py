@@ -591,13 +591,15 @@ def test_a_forbidden_word_is_also_the_subword_with_its_blank(
 ) -> None:
     task = {"task": "language-model", "target_language": "en", "sequence_length": 32, "train": [{"text": "x"}]}
     data = DataConfig.model_validate({**task, "vocab_size": size, "subwords": subwords, "normalize": normalize})
-    tokenizer = learn_tokenizer(data, lambda: [(f"{line}\ufdd2",) * 2 for line, _ in tiny_models.PAIRS])
+    tokenizer = learn_tokenizer(
+        data, lambda: [(f"{line}\ufdd2",) * 2 for line, _ in [*tiny_models.PAIRS, ("a\ufdd3b", "")]]
+    )
     with_blank = tokenizer.entries("target").index("\u2581cat")
     assert tokenizer.encode(["cat"], "target") != [[with_blank]]
     model = model_for(tokenizer, torch.float32, architecture="decoder", positions="learned", max_positions=32)
     tiny_models.let_end(model, 0)
     model.output_embedding.zero_()[with_blank] = 1.0  # after any tokens, the most probable one
     loaded = [LoadedModel(model, tokenizer, DecodingConfig(), {})]
-    for forbidden, is_there in ((), True), (("cat",), False), (("  cat",), not normalize):
+    for forbidden, is_there in ((), True), (("cat",), False), (("  cat",), not normalize), (("cat\t",), True):
         [text] = Generator(loaded, 32, DecodingConfig(beam=1), forbidden).continuations("the", 4, None)
         assert (" cat" in text) == is_there

@@ -10,7 +10,6 @@ import torch
 
 from nmtkit.config.recipe import load_recipe
 from nmtkit.config.schema import Recipe
-from nmtkit.data.batching import plan_of
 from nmtkit.data.shards import PairData
 from nmtkit.errors import NmtkitError
 from nmtkit.evaluation.cost import training_cost
@@ -236,12 +235,3 @@ def test_a_gpu_of_this_machine_is_looked_up_by_its_name(monkeypatch: pytest.Monk
     here = Hardware.here(torch.device("cuda", 0), "bf16", 1, rate=1e12)
     assert (here.rate, here.memory, here.processor) == (989.5e12, 80e9, None)
     assert "H100 data sheet" in here.rate_source
-
-
-def test_a_last_epoch_without_updates_is_predicted(
-    tiny: TinyProject, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = lambda data, training, epoch: replace(plan_of(data, training, 0), **({"updates": []} if epoch else {}))  # noqa: E731
-    monkeypatch.setattr("nmtkit.training.prediction.plan_of", plan)
-    recipe = load_recipe(str(tiny.recipe), ["training.max_steps=9"])
-    assert predict(recipe, PairData(run / "data" / "train"), (90, 90), cpu())["updates"] == 9
