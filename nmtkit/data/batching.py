@@ -75,9 +75,8 @@ def plan_of(data: PairData, training: TrainingConfig, epoch: int) -> EpochPlan:
     Pairs are shuffled, then sorted by target and source length, so that pairs of equal length are grouped differently
     in every epoch. They are cut into groups of 1 / ``lengths_per_update`` of an update's tokens. The groups are
     shuffled, and ``lengths_per_update`` successive groups form an update. Every pair of the epoch is in exactly one
-    update. With ``sequences_per_update``, pairs are counted in place of tokens. An epoch, other than the
-    first, to which weights leave no pair that fits has all pairs that fit. The last plan is cached, as large corpora
-    take seconds.
+    update. With ``sequences_per_update``, pairs are counted in place of tokens. An epoch, except the first, to which
+    weights leave no pair that fits has all pairs that fit. The last plan is cached, as large corpora take seconds.
     """
     source_lengths, target_lengths = data.source_lengths, data.target_lengths
     sizes, budget = target_lengths, training.tokens_per_update

@@ -43,8 +43,9 @@ def finished_stage(
     if is_whole and stored["fingerprint"] == fingerprint and stored["files"].items() <= sha256_of_files(folder).items():
         log.info("%s is up to date", folder)
         return dict(stored["facts"])
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name] * folder.exists()
-    if _FACTS not in names and not all(map(is_of_file_manager, names)):
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    is_foreign = _FACTS not in names and not all(map(is_of_file_manager, names))
+    if is_foreign or folder.is_file():
         raise DataError(f"{folder} would be replaced, but is no stage of nmtkit; move it, or take another --run-dir")
     try:
         with write_folder_atomically(folder) as temporary:

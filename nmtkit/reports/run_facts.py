@@ -96,7 +96,9 @@ class RunFacts:
             shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
             for path in (self.folder, Run(self.folder).recipe_file)
         )
-        return f"nmtkit {name} {f'{recipe} --run-dir ' if name in ('prepare', 'train') else ''}{folder}"
+        if name in ("prepare", "train"):
+            return f"nmtkit {name} {recipe} --run-dir {folder}"
+        return f"nmtkit {name} {folder}"
 
     @property
     def validations(self) -> dict[int, dict[str, Any]]:
